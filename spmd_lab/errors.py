@@ -1,0 +1,139 @@
+"""Every error of this package: what happened, where, and what to try."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = [
+    "ArgumentError",
+    "ExpansionError",
+    "LayoutError",
+    "MeshError",
+    "NotationError",
+    "PatternError",
+    "RebuildError",
+    "SpmdLabError",
+    "TraceError",
+    "UnsupportedOperatorError",
+    "VerificationError",
+]
+
+
+class SpmdLabError(Exception):
+    """The base of every error that spmd_lab raises on purpose.
+
+    Parameters
+    ----------
+    what : str
+        One sentence: what is wrong.
+    node : str, optional
+        The node of the traced graph, with its operator.
+    source : object, optional
+        The line of the user's code (anything whose ``str`` is ``file:line: code``).
+    argument : str, optional
+        The argument that carries the mistake, as the user wrote it.
+    layouts : mapping of str to object, optional
+        The layouts involved, by the name of their tensor.
+    hint : str, optional
+        What to try.
+
+    Examples
+    --------
+    >>> print(SpmdLabError("no axis named 'tq'", argument="batch='tq'", hint="did you mean 'tp'?"))
+    no axis named 'tq'
+      argument: batch='tq'
+      try: did you mean 'tp'?
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        node: str | None = None,
+        source: object | None = None,
+        argument: str | None = None,
+        layouts: Mapping[str, object] | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.what = what
+        self.node = node
+        self.source = source
+        self.argument = argument
+        self.layouts = dict(layouts or {})
+        self.hint = hint
+        super().__init__("\n".join(self._lines()))
+
+    def _lines(self) -> list[str]:
+        lines = [self.what]
+        if self.node is not None:
+            lines.append(f"  node: {self.node}")
+        if self.source is not None:
+            lines.append(f"  line: {self.source}")
+        if self.argument is not None:
+            lines.append(f"  argument: {self.argument}")
+        lines.extend(f"  layout: {name}: {layout}" for name, layout in self.layouts.items())
+        if self.hint is not None:
+            lines.append(f"  try: {self.hint}")
+        return lines
+
+
+class MeshError(SpmdLabError):
+    """A mesh that cannot be, or an axis or rank that a mesh does not have."""
+
+
+class LayoutError(SpmdLabError):
+    """Placements that do not fit their tensor or their mesh."""
+
+
+class NotationError(LayoutError):
+    """Text that does not read as a layout."""
+
+
+class ArgumentError(SpmdLabError):
+    """An argument of a verb that fits neither the traced program nor the mesh."""
+
+
+class PatternError(ArgumentError):
+    """A pattern over names that matches nothing, is shadowed, or contradicts another."""
+
+
+class TraceError(SpmdLabError):
+    """A program that cannot be traced as one graph."""
+
+
+class ExpansionError(SpmdLabError):
+    """An operator whose layouts cannot be worked out, or come out wrong."""
+
+
+class UnsupportedOperatorError(ExpansionError):
+    """An operator that has no sharding rule."""
+
+
+class RebuildError(SpmdLabError):
+    """Subgraphs that do not splice into one program."""
+
+
+class VerificationError(SpmdLabError):
+    """A program whose numbers differ from those of the single-device run."""
+
+
+def nearest(name: str, names: Iterable[str], count: int = 3) -> str:
+    """Say which of ``names`` are nearest to ``name``, as the text of a hint.
+
+    Examples
+    --------
+    >>> nearest("wieght", ["weight", "bias"])
+    "did you mean 'weight'?"
+    >>> nearest("xyz", ["weight", "bias"])
+    'there are: bias, weight'
+    """
+    known = sorted(set(names))
+    close = get_close_matches(name, known, n=count, cutoff=0.5)
+    if close:
+        return "did you mean " + " or ".join(repr(match) for match in close) + "?"
+    shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
+    return f"there are: {shown}" if known else "there are none"

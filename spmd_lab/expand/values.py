@@ -1,0 +1,178 @@
+"""The second stage: one step per operator, with what it has, needs and becomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import fx
+
+    from spmd_lab.layout import Layout
+    from spmd_lab.trace.values import Phase, Source
+
+__all__ = ["Collective", "Move", "Operand", "Redistribution", "Step"]
+
+CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+MoveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "slice", "split_pending"]
+
+
+@dataclass(frozen=True)
+class Move:
+    """One elementary change of a layout, along one mesh axis.
+
+    Parameters
+    ----------
+    kind : str
+        A collective, or a local change: "slice" keeps this rank's part of a whole tensor, "split_pending" turns a
+        whole tensor into pieces of a pending reduction.
+    axis : str
+        The mesh axis.
+    before, after : Layout
+        The layout on either side.
+    """
+
+    kind: MoveKind
+    axis: str
+    before: Layout
+    after: Layout
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether ranks communicate."""
+        return self.kind not in ("slice", "split_pending")
+
+
+@dataclass(frozen=True)
+class Redistribution:
+    """How a tensor gets from the layout it has to the layout that is needed.
+
+    Parameters
+    ----------
+    have, need : Layout
+        The two ends.
+    moves : tuple of Move
+        What happens between them, in order.
+    """
+
+    have: Layout
+    need: Layout
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One tensor that a step reads.
+
+    Parameters
+    ----------
+    name : str
+        The user's name of an input, else the name of the node that made it.
+    have, need : Layout
+        The layout it arrives in, and the one that the local operator wants.
+    redistribution : Redistribution or None
+        How it gets there; None where it already is.
+    """
+
+    name: str
+    have: Layout
+    need: Layout
+    redistribution: Redistribution | None
+
+    @property
+    def needs_redistribute(self) -> bool:
+        """Whether anything has to happen before the local operator can run."""
+        return self.redistribution is not None
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One communication between the ranks of one axis.
+
+    ``sent_bytes_per_rank`` is that of the ring algorithm over a group of n ranks and a full message of B bytes
+    (``payload_bytes``): all_gather and reduce_scatter send ``B (n-1)/n``, all_reduce ``2 B (n-1)/n``, all_to_all
+    ``B (n-1)/n**2`` (each rank holds B/n and keeps one n-th of that). Source: R. Thakur, R. Rabenseifner, W. Gropp,
+    "Optimization of Collective Communication Operations in MPICH", 2005.
+
+    Parameters
+    ----------
+    kind : str
+        "all_reduce", "all_gather", "reduce_scatter" or "all_to_all".
+    axes : tuple of str
+        The mesh axes that it spans.
+    group_size : int
+        How many ranks take part.
+    reduce_op : str or None
+        "sum", "avg", "max", "min" or "product", where it reduces.
+    payload_bytes : int
+        The largest rank's full message: the gathered or the unreduced tensor.
+    sent_bytes_per_rank : int
+        See above.
+    phase, step, operand, source
+        Where in the program it stands: phase, name of the step, name of the operand, line of the user.
+    have, need : Layout
+        The layout before and after this very collective.
+    """
+
+    kind: CollectiveKind
+    axes: tuple[str, ...]
+    group_size: int
+    reduce_op: str | None
+    payload_bytes: int
+    sent_bytes_per_rank: int
+    phase: Phase
+    step: str
+    operand: str
+    source: Source | None
+    have: Layout
+    need: Layout
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator of the traced program, expanded; or one pending output, resolved.
+
+    Parameters
+    ----------
+    name : str
+        The name of its node, or ``resolve:<output>``.
+    op : str
+        The operator, as ``aten.mm.default``; "resolve" for a resolved output.
+    source : Source or None
+        The user's line.
+    phase : str
+        "forward" or "backward".
+    operands : tuple of Operand
+        The tensors that it reads, in order.
+    outputs : tuple of Layout or None
+        The layout of each output; None where an output is None or no tensor.
+    collectives : tuple of Collective
+        What the ranks say to each other in it.
+    fallback : str or None
+        Why everything was gathered instead of running on shards; None for a true expansion.
+    """
+
+    name: str
+    op: str
+    source: Source | None
+    phase: Phase
+    operands: tuple[Operand, ...]
+    outputs: tuple[Layout | None, ...]
+    collectives: tuple[Collective, ...]
+    fallback: str | None = None
+    _subgraph: Callable[[int], fx.GraphModule] = field(repr=False, compare=False, default=lambda _: _no_graph())
+
+    @property
+    def local_graph(self) -> fx.GraphModule:
+        """The dispatch subgraph as rank 0 runs it: redistributions, collectives, the local operator."""
+        return self.local_graph_for(0)
+
+    def local_graph_for(self, rank: int) -> fx.GraphModule:
+        """The dispatch subgraph as a given rank runs it."""
+        return self._subgraph(rank)
+
+
+def _no_graph() -> fx.GraphModule:
+    raise NotImplementedError
