@@ -52,9 +52,7 @@ class Mesh:
             raise MeshError("a mesh needs at least one axis", hint="Mesh(dp=4)")
         for name, size in axes.items():
             if not _AXIS.match(name):
-                raise MeshError(
-                    f"{name!r} is no name for an axis", hint="letters, digits and underscores, as in dp=4"
-                )
+                raise MeshError(f"{name!r} is no name for an axis", hint="letters, digits and underscores, as in dp=4")
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise MeshError(
                     f"axis {name!r} has size {size!r}", argument=f"{name}={size!r}", hint="a whole number from 1"
@@ -145,7 +143,9 @@ class Mesh:
             If the mesh has no such rank.
         """
         if not 0 <= rank < self.size:
-            raise MeshError(f"{self} has no rank {rank}", argument=str(rank), hint=f"ranks run from 0 to {self.size - 1}")
+            raise MeshError(
+                f"{self} has no rank {rank}", argument=str(rank), hint=f"ranks run from 0 to {self.size - 1}"
+            )
         coordinate = []
         for size in reversed(self.shape):
             rank, index = divmod(rank, size)

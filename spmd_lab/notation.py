@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 import re
-from itertools import permutations
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 
+from spmd_lab.elements import split_order
 from spmd_lab.errors import MeshError, NotationError
 from spmd_lab.layout import Layout
 from spmd_lab.torch_internals.placements import StridedShard
@@ -93,30 +93,13 @@ def _distinct_ranks(layout: Layout) -> list[int]:
 
 def format_dim(size: int, splits: tuple[Split, ...]) -> str:
     """One dim: its size, and the axes that divide it."""
-    if all(split.split_factor == 1 for split in splits):
-        return "/".join([str(size), *(split.axis for split in splits)])
-    order = _order_of(splits)
+    order = split_order(splits)
     if order is not None:
         return "/".join([str(size), *order])
     factors = _factors_of(size, splits)
     if factors is not None:
         return "(" + " ".join("/".join([str(factor.size), *factor.axes]) for factor in factors) + ")"
     return "/".join([str(size), *(f"{s.axis}~{s.split_factor}" if s.split_factor != 1 else s.axis for s in splits)])
-
-
-def _order_of(splits: tuple[Split, ...]) -> tuple[str, ...] | None:
-    """The order of axes, outermost first, that these split factors stand for, if any."""
-    wanted = [split.split_factor for split in splits]
-    for order in permutations(splits):
-        if [_order_factor(split, order, splits) for split in splits] == wanted:
-            return tuple(split.axis for split in order)
-    return None
-
-
-def _order_factor(split: Split, order: Sequence[Split], splits: Sequence[Split]) -> int:
-    """How many pieces exist before ``split`` applies, over axes that stand later on the mesh."""
-    later = splits[splits.index(split) + 1 :]
-    return math.prod(other.axis_size for other in order[: order.index(split)] if other in later)
 
 
 def _factors_of(size: int, splits: tuple[Split, ...]) -> list[_Factor] | None:
@@ -171,9 +154,7 @@ def _joined(factors: list[_Factor], sizes: dict[str, int]) -> list[_Factor]:
 # --- reading ------------------------------------------------------------------------------------
 
 
-def parse_layout(
-    text: str, mesh: Mesh, shape: Sequence[int] | None = None, dtype: torch.dtype | None = None
-) -> Layout:
+def parse_layout(text: str, mesh: Mesh, shape: Sequence[int] | None = None, dtype: torch.dtype | None = None) -> Layout:
     """Read a layout; see `Layout.parse`."""
     reader = _Reader(text, mesh)
     body = text.partition("▸")[0]
@@ -218,16 +199,21 @@ class _Reader:
         """The text of each dim."""
         left_over = _TERM.sub("", dims).replace(",", "").strip()
         if left_over:
-            raise self.error(f"cannot read {left_over!r}", "dims are separated by spaces or commas; (a b/tp) is one dim")
+            raise self.error(
+                f"cannot read {left_over!r}", "dims are separated by spaces or commas; (a b/tp) is one dim"
+            )
         return _TERM.findall(dims)
 
     def stated_shape(self, terms: list[str]) -> tuple[int, ...]:
         """The sizes that the text itself gives."""
         sizes = []
         for term in terms:
-            names = [part.partition("/")[0] for part in term.strip("()").split()] if term[0] == "(" else [term.partition("/")[0]]
+            parts = term.strip("()").split() if term[0] == "(" else [term]
+            names = [part.partition("/")[0] for part in parts]
             if not all(name.isdecimal() for name in names):
-                raise self.error(f"the size of {term!r} is not known here", "integers for the sizes, as in f32[16/dp, 64]")
+                raise self.error(
+                    f"the size of {term!r} is not known here", "integers for the sizes, as in f32[16/dp, 64]"
+                )
             sizes.append(math.prod(int(name) for name in names))
         return tuple(sizes)
 
@@ -252,7 +238,9 @@ class _Reader:
         if term.startswith("("):
             inner, _, rest = term[1:].partition(")")
             if rest:
-                raise self.error(f"{rest!r} after a factored dim", "divide a factor inside the parentheses, as in (64 16/tp)")
+                raise self.error(
+                    f"{rest!r} after a factored dim", "divide a factor inside the parentheses, as in (64 16/tp)"
+                )
             factors = self.factors(inner.split(), size)
         else:
             name, *axes = term.split("/")
@@ -273,8 +261,10 @@ class _Reader:
         if len(factors) > 1:
             for factor in factors:
                 if factor.size % math.prod(sizes[axis] for axis in factor.axes):
-                    raise self.error(f"{'/'.join(map(str, [factor.size, *factor.axes]))} in {term!r} does not divide evenly",
-                                     "a factored dim can only be divided evenly")
+                    written = "/".join([str(factor.size), *factor.axes])
+                    raise self.error(
+                        f"{written} in {term!r} does not divide evenly", "a factored dim can only be divided evenly"
+                    )
         return {
             axis: _shard(dim, self.split_factor(axis, position, factors, sizes))
             for position, factor in enumerate(factors)
@@ -286,7 +276,8 @@ class _Reader:
         turn = self.mesh.axis_index(axis)
         before = 1
         for factor in factors[:position]:
-            before *= factor.size // math.prod(sizes[other] for other in factor.axes if self.mesh.axis_index(other) < turn)
+            done = [other for other in factor.axes if self.mesh.axis_index(other) < turn]
+            before *= factor.size // math.prod(sizes[other] for other in done)
         own = factors[position].axes
         outer = own[: own.index(axis)]
         return before * math.prod(sizes[other] for other in outer if self.mesh.axis_index(other) > turn)
@@ -299,7 +290,8 @@ class _Reader:
         open_count = known.count(None)
         if open_count > 1 or (size % product if open_count else product != size):
             raise self.error(
-                f"the factors of ({' '.join(parts)}) do not give {size}", "integers for all factors but one, as in (64 b/tp)"
+                f"the factors of ({' '.join(parts)}) do not give {size}",
+                "integers for all factors but one, as in (64 b/tp)",
             )
         return [
             _Factor(size // product if value is None else value, tuple(axes))
@@ -329,7 +321,9 @@ class _Reader:
                 continue
             kind, colon, axes = (part.strip() for part in group.partition(":"))
             if kind not in _REDUCTIONS or not colon:
-                raise self.error(f"cannot read {{{group.strip()}}}", f"{{sum: tp}}, with one of {', '.join(_REDUCTIONS)}")
+                raise self.error(
+                    f"cannot read {{{group.strip()}}}", f"{{sum: tp}}, with one of {', '.join(_REDUCTIONS)}"
+                )
             for axis in axes.split(","):
                 self.claim(axis.strip(), placements)
                 placements[axis.strip()] = Partial(kind)
