@@ -126,6 +126,13 @@ class Layout:
         return parse_layout(text, mesh, shape, dtype)
 
     @cached_property
+    def _hash(self) -> int:
+        return hash((self.global_shape, self.dtype, self.mesh, self.placements))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
     def _splits(self) -> tuple[tuple[Split, ...], ...]:
         splits: list[list[Split]] = [[] for _ in self.global_shape]
         for axis, size, placement in zip(self.mesh.axes, self.mesh.shape, self.placements, strict=True):

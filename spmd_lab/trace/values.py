@@ -76,6 +76,8 @@ class TracedInput:
         Further names of the same tensor (tied parameters).
     closure : bool
         Whether a function closed over it, instead of taking it as an argument.
+    owner : str
+        The class of the module that owns a parameter or buffer ("Linear", "Embedding"); empty for other inputs.
     """
 
     name: str
@@ -85,6 +87,7 @@ class TracedInput:
     node: str
     aliases: tuple[str, ...] = ()
     closure: bool = False
+    owner: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:

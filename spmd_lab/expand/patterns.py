@@ -1,0 +1,207 @@
+"""Placements by name: patterns over dotted names, and the two usual ways to divide a layer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+from torch.distributed.tensor import Replicate, Shard
+
+from spmd_lab.errors import PatternError, nearest
+from spmd_lab.layout import Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch.distributed.tensor.placement_types import Placement
+
+    from spmd_lab.mesh import Mesh
+    from spmd_lab.trace.values import TracedGraph, TracedInput
+
+__all__ = ["Style", "colwise", "match_parameters", "place", "rowwise"]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a layer is divided: by the columns or the rows of its matrix (made by `colwise` and `rowwise`)."""
+
+    kind: Literal["colwise", "rowwise"]
+    axis: str
+
+
+def colwise(*modules: str, axis: str) -> dict[str, Style]:
+    """Divide layers by their output features, as the first of two matrices in tensor parallelism.
+
+    A Linear's weight ``[out, in]`` and bias ``[out]`` are divided at ``out``; a Conv1D of transformers ``[in, out]`` too;
+    an Embedding ``[rows, features]`` at its features. Layers that come out divided by features need no communication.
+
+    Parameters
+    ----------
+    *modules : str
+        Patterns over module names: ``*`` is one component, ``**`` any number.
+    axis : str
+        The mesh axis.
+
+    Returns
+    -------
+    dict
+        For ``params=``; unite several with ``|``.
+
+    References
+    ----------
+    M. Shoeybi et al., "Megatron-LM", 2019, section 3.
+
+    Examples
+    --------
+    >>> colwise("**.q", "**.k", axis="tp") | rowwise("**.o", axis="tp")  # doctest: +NORMALIZE_WHITESPACE
+    {'**.q': Style(kind='colwise', axis='tp'), '**.k': Style(kind='colwise', axis='tp'),
+     '**.o': Style(kind='rowwise', axis='tp')}
+    """
+    return {pattern: Style("colwise", axis) for pattern in modules}
+
+
+def rowwise(*modules: str, axis: str) -> dict[str, Style]:
+    """Divide layers by their input features, as the second of two matrices in tensor parallelism.
+
+    A Linear's weight ``[out, in]`` is divided at ``in``, its bias stays whole; a Conv1D ``[in, out]`` likewise; an
+    Embedding ``[rows, features]`` is divided by rows. The output is a pending sum over the axis.
+
+    Parameters
+    ----------
+    *modules : str
+        Patterns over module names, as for `colwise`.
+    axis : str
+        The mesh axis.
+
+    Returns
+    -------
+    dict
+        For ``params=``; unite several with ``|``.
+
+    Examples
+    --------
+    >>> rowwise("**.down", axis="tp")
+    {'**.down': Style(kind='rowwise', axis='tp')}
+    """
+    return {pattern: Style("rowwise", axis) for pattern in modules}
+
+
+def place(spec: object, shape: Sequence[int], dtype: object, mesh: Mesh, argument: str) -> Layout:
+    """The layout that a user's placements stand for: text, a list with one placement per axis, or a layout.
+
+    Raises
+    ------
+    LayoutError, NotationError
+        If they do not fit the tensor or the mesh.
+    PatternError
+        If they are of no known form.
+    """
+    if isinstance(spec, Layout):
+        spec = spec.placements
+    if isinstance(spec, str):
+        return Layout.parse(spec, mesh, shape, dtype)  # type: ignore[arg-type]
+    if isinstance(spec, (list, tuple)):
+        return Layout(shape, dtype, mesh, spec)  # type: ignore[arg-type]
+    raise PatternError(
+        f"{spec!r} is no placement", argument=argument, hint='text as "o/tp i", or a list as [Shard(0), Replicate()]'
+    )
+
+
+def match_parameters(traced: TracedGraph, mesh: Mesh, params: Mapping[str, object]) -> dict[str, Layout]:
+    """The layout of every parameter and buffer that a pattern matches; the first match wins.
+
+    Raises
+    ------
+    PatternError
+        If a pattern matches nothing, if earlier ones leave it nothing, or if two names of one tensor disagree.
+    """
+    owned = [found for found in traced.inputs if found.role in ("parameter", "buffer")]
+    layouts: dict[str, Layout] = {}
+    winners: dict[str, str] = {}
+    for pattern, spec in params.items():
+        argument = f"params={{{pattern!r}: {spec!r}}}"
+        matched = [found for found in owned if _matching_names(pattern, spec, found)]
+        if not matched:
+            raise _nothing_matched(pattern, spec, owned, argument)
+        for found in matched:
+            layout = _layout(found, spec, mesh, _matching_names(pattern, spec, found)[0], argument)
+            if found.name not in layouts:
+                layouts[found.name], winners[found.name] = layout, pattern
+            elif _different_names(winners[found.name], pattern, params, found) and layout != layouts[found.name]:
+                raise PatternError(
+                    f"{' and '.join(map(repr, found.names))} are one tensor, but two patterns place it differently",
+                    argument=argument,
+                    layouts={winners[found.name]: layouts[found.name], pattern: layout},
+                    hint="give both names the same placements, or name one of them",
+                )
+        if pattern not in winners.values():
+            earlier = sorted({winners[found.name] for found in matched})
+            raise PatternError(
+                f"{pattern!r} has no effect: {', '.join(map(repr, earlier))} matches the same names first",
+                argument=argument,
+                hint="put the more specific pattern first",
+            )
+    return layouts
+
+
+def _matching_names(pattern: str, spec: object, found: TracedInput) -> list[str]:
+    """The names of an input that a pattern matches; a style's pattern matches the layer around it."""
+    if isinstance(spec, Style):
+        layers = {name: name.rpartition(".")[0] for name in found.names if name.rpartition(".")[2] in ("weight", "bias")}
+        return [name for name, layer in layers.items() if _matches(pattern, layer)]
+    return [name for name in found.names if _matches(pattern, name)]
+
+
+def _different_names(first: str, second: str, params: Mapping[str, object], found: TracedInput) -> bool:
+    """Whether two patterns reach a tied tensor by different names of it."""
+    names = (_matching_names(pattern, params[pattern], found) for pattern in (first, second))
+    return not set(next(names)) & set(next(names))
+
+
+def _nothing_matched(pattern: str, spec: object, owned: list[TracedInput], argument: str) -> PatternError:
+    names = [name for found in owned for name in found.names]
+    if isinstance(spec, Style):
+        names = [name.rpartition(".")[0] for name in names if "." in name]
+    asked = pattern.replace("**.", "").replace("*.", "")
+    close = [name for name in names if name.endswith(asked)] or names
+    tails = sorted({".".join(name.split(".")[-asked.count(".") - 1 :]) for name in names})
+    hint = nearest(asked, tails) if close is names else nearest(pattern, close)
+    return PatternError(f"{pattern!r} matches no parameter and no buffer", argument=argument, hint=hint)
+
+
+def _layout(found: TracedInput, spec: object, mesh: Mesh, name: str, argument: str) -> Layout:
+    if not isinstance(spec, Style):
+        return place(spec, found.global_shape, found.dtype, mesh, argument)
+    placements: list[Placement] = [Replicate()] * mesh.ndim
+    dim = _divided_dim(spec, name.rpartition(".")[2], found)
+    if dim is not None:
+        placements[mesh.axis_index(spec.axis)] = Shard(dim)
+    return Layout(found.global_shape, found.dtype, mesh, placements)
+
+
+def _divided_dim(style: Style, leaf: str, found: TracedInput) -> int | None:
+    """The dim of a weight or bias that a style divides; ``[in, out]`` for layers that keep their matrix that way."""
+    outwards = style.kind == "colwise"
+    if leaf == "bias" or len(found.global_shape) < 2:
+        return 0 if outwards else None
+    in_first = found.owner in ("Conv1D", "Embedding")
+    return int(outwards) if in_first else int(not outwards)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Whether the whole name matches: ``*`` is one component, ``**`` any number of them, none included."""
+    return _regex(pattern).match(name + ".") is not None
+
+
+@lru_cache(maxsize=1024)
+def _regex(pattern: str) -> re.Pattern[str]:
+    """A pattern over a name to which a dot is appended, so that every component ends in one."""
+    parts = []
+    for component in pattern.split("."):
+        if component == "**":
+            parts.append(r"(?:[^.]+\.)*")
+        else:
+            parts.append(re.escape(component).replace(r"\*", r"[^.]*") + r"\.")
+    return re.compile("".join(parts) + r"\Z")

@@ -1,0 +1,361 @@
+"""From the layout that a tensor has to the layout that is needed: which moves, and the nodes that make them.
+
+`plan_moves` works on layouts alone. A dim's sharding is seen as an order of axes, outermost first; an axis can only
+leave a dim from the innermost place, and only come in innermost. Moves that shrink a tensor come before moves that
+communicate, and those before moves that enlarge it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch.distributed.tensor import Partial, Replicate, Shard
+
+from spmd_lab.elements import Split, chunk_size, held_runs, order_factor, runs_length, split_order
+from spmd_lab.expand.values import Move, Redistribution
+from spmd_lab.local_graph import padded_size
+from spmd_lab.torch_internals.placements import StridedShard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import fx
+    from torch.distributed.tensor.placement_types import Placement
+
+    from spmd_lab.expand.values import MoveKind
+    from spmd_lab.layout import Layout
+    from spmd_lab.local_graph import LocalGraphBuilder
+    from spmd_lab.mesh import Mesh
+
+__all__ = ["emit_move", "plan_moves", "redistribution"]
+
+aten = torch.ops.aten
+
+
+@lru_cache(maxsize=16384)
+def redistribution(have: Layout, need: Layout) -> Redistribution | None:
+    """The record of how to get from one layout to another; None where they are equal.
+
+    Examples
+    --------
+    >>> from spmd_lab import Layout, Mesh
+    >>> mesh = Mesh(dp=2, tp=4)
+    >>> have, need = Layout.parse("f32[16/dp, 8]{sum: tp}", mesh), Layout.parse("f32[16/dp, 8/tp]", mesh)
+    >>> [(move.kind, move.axis) for move in redistribution(have, need).moves]
+    [('reduce_scatter', 'tp')]
+    """
+    if have.placements == need.placements:
+        return None
+    return Redistribution(have, need, plan_moves(have, need))
+
+
+# --- planning -----------------------------------------------------------------------------------
+
+
+class _State(NamedTuple):
+    """Where each axis stands: the axes that divide each dim, outermost first, and the pending ones."""
+
+    orders: tuple[tuple[str, ...], ...]
+    pending: dict[str, str]
+
+    def dim_of(self, axis: str) -> int | None:
+        return next((dim for dim, order in enumerate(self.orders) if axis in order), None)
+
+    def without(self, axis: str) -> _State:
+        orders = tuple(tuple(other for other in order if other != axis) for order in self.orders)
+        return _State(orders, {other: kind for other, kind in self.pending.items() if other != axis})
+
+    def divided(self, axis: str, dim: int) -> _State:
+        left = self.without(axis)
+        orders = tuple((*order, axis) if dim == other else order for other, order in enumerate(left.orders))
+        return _State(orders, left.pending)
+
+    def made_pending(self, axis: str, kind: str) -> _State:
+        left = self.without(axis)
+        return _State(left.orders, {**left.pending, axis: kind})
+
+
+def plan_moves(have: Layout, need: Layout) -> tuple[Move, ...]:
+    """The moves from one layout to another, in order.
+
+    Where a dim is divided in a way that no order of axes describes (a flattened dim, or uneven pieces of blocks), it
+    is gathered whole first, or cut from the whole last, one axis at a time.
+    """
+    changing = frozenset(range(len(have.global_shape))) - _same_dims(have, need)
+    moves: list[Move] = []
+    layout = have
+    for axis in _block_axes(have, changing):
+        layout = _append(moves, "all_gather", axis, layout, _placed(layout, axis, Replicate()))
+    cut = _block_axes(need, changing)
+    target = need
+    for axis in cut:
+        target = _placed(target, axis, Replicate())
+    layout = _plan_ordered(moves, layout, target)
+    for axis in reversed(cut):
+        wanted = need.placements[need.mesh.axis_index(axis)]
+        layout = _append(moves, "slice", axis, layout, _placed(layout, axis, wanted))
+    return tuple(moves)
+
+
+def _append(moves: list[Move], kind: MoveKind, axis: str, before: Layout, after: Layout) -> Layout:
+    moves.append(Move(kind, axis, before, after))
+    return after
+
+
+def _plan_ordered(moves: list[Move], have: Layout, need: Layout) -> Layout:
+    """Plan between layouts whose changing dims are all described by orders of axes."""
+    fixed = _opaque_dims(have)
+    state, target = _state(have, fixed), _state(need, fixed)
+    layout = have
+    while state != target:
+        kind, axis, state = next(_possible_moves(state, target, have.mesh))
+        layout = _append(moves, kind, axis, layout, _layout(state, layout, fixed))
+    return layout
+
+
+def _possible_moves(state: _State, target: _State, mesh: Mesh) -> Iterator[tuple[MoveKind, str, _State]]:
+    """The moves that bring a state nearer to the target, the best first; there is one as long as they differ."""
+    moving = [axis for axis in mesh.axes if _place(state, axis) != _place(target, axis) or _misplaced(state, target, axis)]
+    for kind in ("slice", "reduce_scatter", "all_to_all"):
+        for axis in moving:
+            dim = target.dim_of(axis)
+            if dim is not None and _can_enter(state, target, axis, dim) and _kind_of_entry(state, axis) == kind:
+                yield kind, axis, state.divided(axis, dim)  # type: ignore[misc]
+    for axis in moving:
+        if axis in state.pending and target.dim_of(axis) is None:
+            yield "all_reduce", axis, state.without(axis)
+    for axis in reversed(moving):
+        if _is_innermost(state, axis):
+            yield "all_gather", axis, state.without(axis)
+    for axis in moving:
+        if axis in state.pending:
+            yield "all_reduce", axis, state.without(axis)
+    for axis in moving:
+        if state.dim_of(axis) is None and axis not in state.pending and axis in target.pending:
+            yield "split_pending", axis, state.made_pending(axis, target.pending[axis])
+
+
+def _place(state: _State, axis: str) -> object:
+    return (state.dim_of(axis), state.pending.get(axis))
+
+
+def _misplaced(state: _State, target: _State, axis: str) -> bool:
+    """Whether an axis divides the right dim, but not below the axes that it should be below of."""
+    dim = state.dim_of(axis)
+    if dim is None:
+        return False
+    upto = state.orders[dim].index(axis) + 1
+    return state.orders[dim][:upto] != target.orders[dim][:upto]
+
+
+def _can_enter(state: _State, target: _State, axis: str, dim: int) -> bool:
+    """Whether ``axis`` may become the innermost axis of ``dim`` now."""
+    here = state.dim_of(axis)
+    entered = (*state.orders[dim], axis)
+    free = here is None or (here != dim and _is_innermost(state, axis))
+    return free and target.orders[dim][: len(entered)] == entered
+
+
+def _kind_of_entry(state: _State, axis: str) -> MoveKind:
+    if axis in state.pending:
+        return "reduce_scatter"
+    return "slice" if state.dim_of(axis) is None else "all_to_all"
+
+
+def _is_innermost(state: _State, axis: str) -> bool:
+    return any(order and order[-1] == axis for order in state.orders)
+
+
+# --- between layouts and states -----------------------------------------------------------------
+
+
+def _opaque_dims(layout: Layout) -> frozenset[int]:
+    """The dims whose division no order of axes describes."""
+    opaque = set()
+    for dim in range(len(layout.global_shape)):
+        splits = layout.splits(dim)
+        strided = any(split.split_factor != 1 for split in splits)
+        uneven = any(split.axis in layout.uneven_axes for split in splits)
+        if split_order(splits) is None or (strided and uneven):
+            opaque.add(dim)
+    return frozenset(opaque)
+
+
+def _same_dims(have: Layout, need: Layout) -> frozenset[int]:
+    return frozenset(dim for dim in range(len(have.global_shape)) if have.splits(dim) == need.splits(dim))
+
+
+def _block_axes(layout: Layout, dims: frozenset[int]) -> list[str]:
+    """The axes to take off, last on the mesh first, until an order of axes describes each of these dims."""
+    axes: list[str] = []
+    while blocked := _opaque_dims(layout) & dims:
+        axis = [split.axis for dim in blocked for split in layout.splits(dim)][-1]
+        axes.append(axis)
+        layout = _placed(layout, axis, Replicate())
+    return axes
+
+
+def _placed(layout: Layout, axis: str, placement: Placement) -> Layout:
+    placements = list(layout.placements)
+    placements[layout.mesh.axis_index(axis)] = placement
+    return layout.with_placements(placements)
+
+
+def _state(layout: Layout, fixed: frozenset[int]) -> _State:
+    orders = tuple(
+        () if dim in fixed else split_order(layout.splits(dim)) or () for dim in range(len(layout.global_shape))
+    )
+    return _State(orders, dict(layout.pending))
+
+
+def _layout(state: _State, like: Layout, fixed: frozenset[int]) -> Layout:
+    """The layout of a state; the axes of ``fixed`` dims keep their placements."""
+    mesh = like.mesh
+    kept = {split.axis for dim in fixed for split in like.splits(dim)}
+    placements: list[Placement] = []
+    for axis, placement in zip(mesh.axes, like.placements, strict=True):
+        dim = state.dim_of(axis)
+        if axis in kept:
+            placements.append(placement)
+        elif axis in state.pending:
+            placements.append(Partial(state.pending[axis]))
+        elif dim is None:
+            placements.append(Replicate())
+        else:
+            placements.append(_shard(dim, axis, state.orders[dim], mesh))
+    return like.with_placements(placements)
+
+
+def _shard(dim: int, axis: str, order: tuple[str, ...], mesh: Mesh) -> Placement:
+    divisions = [Split(each, mesh.axis_size(each)) for each in order]
+    on_mesh = sorted(divisions, key=lambda split: mesh.axis_index(split.axis))
+    factor = order_factor(divisions[order.index(axis)], divisions, on_mesh)
+    return Shard(dim) if factor == 1 else StridedShard(dim, split_factor=factor)
+
+
+# --- emitting -----------------------------------------------------------------------------------
+
+
+def emit_move(builder: LocalGraphBuilder, x: fx.Node, move: Move) -> fx.Node:
+    """Append the nodes of one move.
+
+    Uneven pieces are padded to equal ones before they travel, on every rank, and cut afterwards, so that all ranks
+    run the same nodes.
+    """
+    match move.kind:
+        case "all_reduce":
+            return builder.all_reduce(x, move.axis, move.before, move.after)
+        case "all_gather":
+            return _emit_all_gather(builder, x, move)
+        case "reduce_scatter":
+            return _emit_reduce_scatter(builder, x, move)
+        case "all_to_all":
+            return _emit_all_to_all(builder, x, move)
+        case "slice":
+            return _emit_slice(builder, x, move)
+        case "split_pending":
+            return _emit_split_pending(builder, x, move)
+
+
+def _divided_dim(layout: Layout, axis: str) -> int:
+    placement = layout.placements[layout.mesh.axis_index(axis)]
+    assert isinstance(placement, (Shard, StridedShard))
+    return int(placement.dim)
+
+
+def _is_opaque(layout: Layout, dim: int) -> bool:
+    return dim in _opaque_dims(layout)
+
+
+def _emit_all_gather(builder: LocalGraphBuilder, x: fx.Node, move: Move) -> fx.Node:
+    dim = _divided_dim(move.before, move.axis)
+    ndim = len(move.before.global_shape)
+    if _is_opaque(move.before, dim):
+        return _emit_block_gather(builder, x, move, dim)
+    if move.axis not in move.before.uneven_axes:
+        return builder.all_gather(x, dim, move.axis, move.before, move.after)
+    length, piece = padded_size(move.after, builder, dim, move.axis)
+    mine = builder.local_shape(move.before)[dim]
+    gathered = builder.all_gather(
+        builder.pad(x, ndim, dim, piece - mine), dim, move.axis, move.before, move.after
+    )
+    return builder.narrow(gathered, dim, 0, length)
+
+
+def _emit_reduce_scatter(builder: LocalGraphBuilder, x: fx.Node, move: Move) -> fx.Node:
+    dim = _divided_dim(move.after, move.axis)
+    if move.axis not in move.after.uneven_axes:
+        return builder.reduce_scatter(x, dim, move.axis, move.before, move.after)
+    length, piece = padded_size(move.before, builder, dim, move.axis)
+    total = piece * builder.mesh.axis_size(move.axis)
+    padded = builder.pad(x, len(move.after.global_shape), dim, total - length)
+    scattered = builder.reduce_scatter(padded, dim, move.axis, move.before, move.after)
+    return builder.narrow(scattered, dim, 0, builder.local_shape(move.after)[dim])
+
+
+def _emit_all_to_all(builder: LocalGraphBuilder, x: fx.Node, move: Move) -> fx.Node:
+    gather_dim, shard_dim = _divided_dim(move.before, move.axis), _divided_dim(move.after, move.axis)
+    ndim = len(move.before.global_shape)
+    uneven = move.before.uneven_axes | move.after.uneven_axes
+    if move.axis not in uneven:
+        return builder.all_to_all(x, gather_dim, shard_dim, move.axis, move.before, move.after)
+    gathered = builder.local_shape(move.after)[gather_dim]
+    held, piece = builder.local_shape(move.before), chunk_size(gathered, builder.mesh.axis_size(move.axis))
+    shard_length = held[shard_dim]
+    shard_piece = chunk_size(shard_length, builder.mesh.axis_size(move.axis))
+    padded = builder.pad(x, ndim, gather_dim, piece - held[gather_dim])
+    padded = builder.pad(padded, ndim, shard_dim, shard_piece * builder.mesh.axis_size(move.axis) - shard_length)
+    swapped = builder.all_to_all(padded, gather_dim, shard_dim, move.axis, move.before, move.after)
+    swapped = builder.narrow(swapped, gather_dim, 0, gathered)
+    return builder.narrow(swapped, shard_dim, 0, builder.local_shape(move.after)[shard_dim])
+
+
+def _emit_slice(builder: LocalGraphBuilder, x: fx.Node, move: Move) -> fx.Node:
+    dim = _divided_dim(move.after, move.axis)
+    length = builder.local_shape(move.before)[dim]
+    if not _is_opaque(move.after, dim):
+        return builder.narrow(x, dim, *builder.chunk_bounds(length, move.axis))
+    split = next(each for each in move.after.splits(dim) if each.axis == move.axis)
+    runs = held_runs(length, (split,), (builder.index(move.axis),))
+    name = f"elements_{length}_{split.axis_size}_{split.split_factor}_{builder.index(move.axis)}"
+    return builder.call(aten.index_select.default, x, dim, builder.constant(name, _positions(runs)))
+
+
+def _emit_block_gather(builder: LocalGraphBuilder, x: fx.Node, move: Move, dim: int) -> fx.Node:
+    """Gather the pieces of a division into blocks, and bring their elements into order."""
+    split = next(each for each in move.before.splits(dim) if each.axis == move.axis)
+    length = builder.local_shape(move.after)[dim]
+    held = [_positions(held_runs(length, (split,), (index,))) for index in range(split.axis_size)]
+    largest = max(len(positions) for positions in held)
+    if any(len(positions) != largest for positions in held):
+        missing = largest - len(held[builder.index(move.axis)])
+        x = builder.pad(x, len(move.before.global_shape), dim, missing)
+    gathered = builder.all_gather(x, dim, move.axis, move.before, move.after)
+    where = torch.empty(length, dtype=torch.int64)
+    for index, positions in enumerate(held):
+        where[positions] = torch.arange(len(positions)) + index * largest
+    name = f"order_{length}_{split.axis_size}_{split.split_factor}"
+    return builder.call(aten.index_select.default, gathered, dim, builder.constant(name, where))
+
+
+def _positions(runs: tuple[tuple[int, int], ...]) -> torch.Tensor:
+    positions = torch.empty(runs_length(runs), dtype=torch.int64)
+    done = 0
+    for start, stop in runs:
+        positions[done : done + stop - start] = torch.arange(start, stop)
+        done += stop - start
+    return positions
+
+
+def _emit_split_pending(builder: LocalGraphBuilder, x: fx.Node, move: Move) -> fx.Node:
+    """Make a whole tensor into pieces of a pending reduction that give it back."""
+    kind = move.after.pending[move.axis]
+    if kind in ("avg", "max", "min"):
+        return x
+    size = builder.mesh.axis_size(move.axis)
+    if kind == "sum" and (move.after.dtype.is_floating_point or move.after.dtype.is_complex):
+        return builder.call(aten.div.Tensor, x, size)
+    keeps = int(builder.index(move.axis) == 0)
+    return builder.call(aten.mul.Tensor if kind == "sum" else aten.pow.Tensor_Scalar, x, keeps)

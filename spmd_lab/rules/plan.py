@@ -1,0 +1,113 @@
+"""What a sharding rule is asked, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from spmd_lab.torch_internals.operators import default_of, operator_name, position_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from torch import fx
+    from torch._ops import OpOverload
+
+    from spmd_lab.layout import Layout
+    from spmd_lab.local_graph import LocalGraphBuilder
+    from spmd_lab.mesh import Mesh
+
+__all__ = ["OpCall", "OutputMeta", "Plan", "TensorArg"]
+
+
+@dataclass(frozen=True)
+class TensorArg:
+    """A tensor among the arguments of a call.
+
+    Parameters
+    ----------
+    index : int
+        Its position among the tensors of the call.
+    layout : Layout
+        The layout that it has.
+    stride : tuple of int
+        The strides of the whole tensor.
+    """
+
+    index: int
+    layout: Layout
+    stride: tuple[int, ...]
+
+
+class OutputMeta(NamedTuple):
+    """Shape and dtype of one whole output."""
+
+    global_shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class OpCall:
+    """One call of an operator, to be planned.
+
+    Parameters
+    ----------
+    op : OpOverload
+        The operator.
+    args, kwargs
+        Its arguments, with a `TensorArg` for each tensor.
+    tensors : tuple of TensorArg
+        The tensors among them, in order.
+    outputs : tuple of (OutputMeta or None)
+        Its outputs, flat; None where an output is None or no tensor.
+    mesh : Mesh
+        The mesh.
+    """
+
+    op: OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    tensors: tuple[TensorArg, ...]
+    outputs: tuple[OutputMeta | None, ...]
+    mesh: Mesh
+
+    @property
+    def has(self) -> tuple[Layout, ...]:
+        """The layouts that the tensors have."""
+        return tuple(tensor.layout for tensor in self.tensors)
+
+    def argument(self, name: str) -> Any:  # noqa: ANN401
+        """The value of an argument by its name in the operator's schema; its default where it is not given."""
+        position = position_of(self.op, name)
+        if position is not None and position < len(self.args):
+            return self.args[position]
+        return self.kwargs[name] if name in self.kwargs else default_of(self.op, name)
+
+    @property
+    def title(self) -> str:
+        """The operator's name."""
+        return operator_name(self.op)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a call runs on shards.
+
+    Parameters
+    ----------
+    needs : tuple of Layout
+        The layout that each tensor of the call must have.
+    outputs : tuple of (Layout or None)
+        The layout of each output.
+    emit : callable
+        Appends the local program to a builder: takes one node per tensor, and returns the output node, or a tuple of
+        output nodes. For an operator with several outputs it may return the one node that holds them all.
+    fallback : str or None
+        Why everything was gathered, where it was.
+    """
+
+    needs: tuple[Layout, ...]
+    outputs: tuple[Layout | None, ...]
+    emit: Callable[[LocalGraphBuilder, tuple[fx.Node, ...]], Any]
+    fallback: str | None = None

@@ -1,0 +1,42 @@
+"""What an operator says of itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+__all__ = ["default_of", "is_random", "is_uninitialised", "operator_name", "position_of"]
+
+_UNINITIALISED = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty_strided")
+
+
+def operator_name(op: OpOverload) -> str:
+    """``aten.mm.default``: namespace, operator and overload."""
+    return str(op)
+
+
+def is_random(op: OpOverload) -> bool:
+    """Whether an operator may draw random numbers."""
+    return torch.Tag.nondeterministic_seeded in op.tags
+
+
+def is_uninitialised(op: OpOverload) -> bool:
+    """Whether an operator returns memory as it finds it."""
+    return op._schema.name in _UNINITIALISED
+
+
+def position_of(op: OpOverload, argument: str) -> int | None:
+    """The position of an argument; None for keyword-only ones."""
+    for position, each in enumerate(op._schema.arguments):
+        if each.name == argument:
+            return None if each.kwarg_only else position
+    raise KeyError(argument)
+
+
+def default_of(op: OpOverload, argument: str) -> Any:  # noqa: ANN401
+    """The default value of an argument."""
+    return next(each.default_value for each in op._schema.arguments if each.name == argument)
