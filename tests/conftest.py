@@ -1,0 +1,51 @@
+"""What every test stands on: one thread, seeds, no downloads, and torch.distributed left as it was found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import hypothesis
+import pytest
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+hypothesis.settings.register_profile("spmd_lab", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("spmd_lab")
+torch.set_num_threads(1)
+
+
+def chromium() -> str | None:
+    """The path of a Chromium, if there is one."""
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    missing = {
+        "gpu": None if torch.cuda.is_available() else "no CUDA device",
+        "browser": None if chromium() else "no Chromium",
+    }
+    for item in items:
+        for marker, reason in missing.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _distributed_left_as_found() -> Iterator[None]:
+    """No test, and nothing that it calls, may leave a process group behind or take one away."""
+    before = dist.is_initialized()
+    yield
+    assert dist.is_initialized() == before, "torch.distributed was not left as it was found"
