@@ -1,0 +1,111 @@
+"""The export of a joint graph: forward and backward of a module, in ATen operators."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch._functorch._aot_autograd.descriptors import (
+    GradAOTOutput,
+    InputMutationAOTOutput,
+    PlainAOTInput,
+    PlainAOTOutput,
+    TangentAOTInput,
+)
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from torch import fx, nn
+
+__all__ = ["ExportedValue", "JointGraph", "export_joint"]
+
+ValueKind = Literal["input", "tangent", "output", "gradient", "new value"]
+
+
+@dataclass(frozen=True)
+class ExportedValue:
+    """What one placeholder or one output of the exported graph is.
+
+    Parameters
+    ----------
+    kind : str
+        "input", "tangent" (of an output or of a new value), "output", "gradient" or "new value".
+    index : int
+        The position of the argument, or of the returned value, that it belongs to.
+    of : str
+        For a tangent: whether ``index`` counts "output" or "new value".
+    """
+
+    kind: ValueKind
+    index: int
+    of: Literal["", "output", "new value"] = ""
+
+
+@dataclass(frozen=True)
+class JointGraph:
+    """An exported graph, its placeholders and outputs told apart.
+
+    Parameters
+    ----------
+    graph_module : torch.fx.GraphModule
+        As exported.
+    placeholders : tuple of (Node, ExportedValue)
+        In the order of the graph.
+    outputs : tuple of (Node or constant, ExportedValue)
+        Likewise; gradients that do not exist are None.
+    """
+
+    graph_module: fx.GraphModule
+    placeholders: tuple[tuple[fx.Node, ExportedValue], ...]
+    outputs: tuple[tuple[Any, ExportedValue], ...]
+
+
+def export_joint(module: nn.Module, arguments: Sequence[torch.Tensor]) -> JointGraph:
+    """Export a module without parameters, called with flat fake tensors and returning a tuple of tensors.
+
+    Raises
+    ------
+    NotImplementedError
+        If the graph has an input or output of a kind that is not covered here (side-effect tokens).
+    """
+    options: dict[str, Any] = {"_disable_torch_fn_metadata_mode": True}
+    known = inspect.signature(aot_export_joint_with_descriptors).parameters
+    with ExitStack() as stack:
+        joint = aot_export_joint_with_descriptors(
+            stack, module, tuple(arguments), {}, **{name: value for name, value in options.items() if name in known}
+        )
+        graph_module: fx.GraphModule = joint.graph_module
+    placeholders, outputs = [], []
+    for node in graph_module.graph.nodes:
+        if node.op == "placeholder":
+            placeholders.append((node, _input_value(node.meta["desc"])))
+        elif node.op == "output":
+            for value, description in zip(node.args[0], node.meta["desc"], strict=True):
+                if description is not None:
+                    outputs.append((value, _output_value(description)))
+    return JointGraph(graph_module, tuple(placeholders), tuple(outputs))
+
+
+def _input_value(description: object) -> ExportedValue:
+    if isinstance(description, PlainAOTInput):
+        return ExportedValue("input", description.idx)
+    if isinstance(description, TangentAOTInput):
+        output = _output_value(description.output)
+        assert output.kind in ("output", "new value")
+        return ExportedValue("tangent", output.index, output.kind)  # type: ignore[arg-type]
+    raise NotImplementedError(f"an input of kind {type(description).__name__}")
+
+
+def _output_value(description: object) -> ExportedValue:
+    if isinstance(description, PlainAOTOutput):
+        return ExportedValue("output", description.idx)
+    if isinstance(description, GradAOTOutput):
+        return ExportedValue("gradient", _input_value(description.grad_of).index)
+    if isinstance(description, InputMutationAOTOutput):
+        return ExportedValue("new value", _input_value(description.mutated_input).index)
+    raise NotImplementedError(f"an output of kind {type(description).__name__}")

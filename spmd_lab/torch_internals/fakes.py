@@ -1,0 +1,59 @@
+"""Fake tensors: shapes and dtypes without memory."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch._subclasses.functional_tensor import FunctionalTensor
+
+__all__ = ["DataDependence", "FakeTensorMode", "data_dependence", "fake_like", "is_fake", "is_fake_of", "is_traced_value"]
+
+DataDependence = Literal["value", "shape"]
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is fake: it has a shape and no data."""
+    return isinstance(tensor, FakeTensor)
+
+
+def is_fake_of(tensor: torch.Tensor, mode: FakeTensorMode) -> bool:
+    """Whether a tensor is fake and belongs to a given mode."""
+    return isinstance(tensor, FakeTensor) and tensor.fake_mode is mode
+
+
+def is_traced_value(value: object) -> bool:
+    """Whether a value belongs to the program that is being exported."""
+    return type(value) is FunctionalTensor
+
+
+def fake_like(mode: FakeTensorMode, tensor: torch.Tensor, device: torch.device, requires_grad: bool) -> torch.Tensor:
+    """A fake tensor with the sizes, strides and dtype of another, on a device of our choice."""
+    with mode, torch.no_grad():
+        fake = torch.empty_strided(
+            [int(size) for size in tensor.shape],
+            [int(stride) for stride in tensor.stride()],
+            dtype=tensor.dtype,
+            device=device,
+        )
+    return fake.requires_grad_(requires_grad)
+
+
+def data_dependence(error: BaseException) -> DataDependence | None:
+    """Whether an error says that a value, or a shape, depends on the data of a tensor."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if isinstance(current, DataDependentOutputException):
+            return "value"
+        if isinstance(current, DynamicOutputShapeException):
+            return "shape"
+        current = current.__cause__ or current.__context__
+    return None

@@ -1,0 +1,33 @@
+"""What autograd and the tracer remember of where a node came from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import fx
+
+__all__ = ["autograd_number_of", "is_backward", "next_autograd_number", "runs_in_autograd_node"]
+
+
+def next_autograd_number() -> int:
+    """The number that autograd gives to the next node of its graph, on this thread."""
+    return int(torch.autograd._get_sequence_nr())
+
+
+def autograd_number_of(node: fx.Node) -> int | None:
+    """The number of the autograd node in whose backward a traced node was made."""
+    number = node.meta.get("seq_nr")
+    return None if number is None else int(number)
+
+
+def is_backward(node: fx.Node) -> bool:
+    """Whether a traced node was made after the backward began."""
+    return node.meta.get("partitioner_tag") == "is_backward"
+
+
+def runs_in_autograd_node(node: fx.Node) -> bool:
+    """Whether a backward node was made inside an autograd node, and not between two (where gradients are added up)."""
+    return bool(node.meta.get("autograd_backward"))
