@@ -1,6 +1,13 @@
 """spmd_lab: see, prove and run the program that each device of a mesh will execute."""
 
+from spmd_lab.errors import SpmdLabError
+from spmd_lab.expand import Collective, Expansion, Step, colwise, expand, rowwise
 from spmd_lab.layout import Layout
 from spmd_lab.mesh import Mesh
+from spmd_lab.rebuild import Program, rebuild
+from spmd_lab.trace import Source, TracedGraph, trace
 
-__all__ = ["Layout", "Mesh"]
+__all__ = [
+    "Collective", "Expansion", "Layout", "Mesh", "Program", "Source", "SpmdLabError", "Step", "TracedGraph",
+    "colwise", "expand", "rebuild", "rowwise", "trace",
+]  # fmt: skip

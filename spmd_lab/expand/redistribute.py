@@ -329,7 +329,7 @@ def _emit_block_gather(builder: LocalGraphBuilder, x: fx.Node, move: Move, dim: 
     length = builder.local_shape(move.after)[dim]
     held = [_positions(held_runs(length, (split,), (index,))) for index in range(split.axis_size)]
     largest = max(len(positions) for positions in held)
-    if any(len(positions) != largest for positions in held):
+    if move.axis in move.before.uneven_axes:
         missing = largest - len(held[builder.index(move.axis)])
         x = builder.pad(x, len(move.before.global_shape), dim, missing)
     gathered = builder.all_gather(x, dim, move.axis, move.before, move.after)

@@ -92,9 +92,8 @@ class Collective:
     """One communication between the ranks of one axis.
 
     ``sent_bytes_per_rank`` is that of the ring algorithm over a group of n ranks and a full message of B bytes
-    (``payload_bytes``): all_gather and reduce_scatter send ``B (n-1)/n``, all_reduce ``2 B (n-1)/n``, all_to_all
-    ``B (n-1)/n**2`` (each rank holds B/n and keeps one n-th of that). Source: R. Thakur, R. Rabenseifner, W. Gropp,
-    "Optimization of Collective Communication Operations in MPICH", 2005.
+    (``payload_bytes``): all_gather, reduce_scatter and all_to_all send ``B (n-1)/n``, all_reduce ``2 B (n-1)/n``.
+    Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
 
     Parameters
     ----------
@@ -107,7 +106,8 @@ class Collective:
     reduce_op : str or None
         "sum", "avg", "max", "min" or "product", where it reduces.
     payload_bytes : int
-        The largest rank's full message: the gathered or the unreduced tensor.
+        The largest rank's full message: the gathered, the unreduced, or (all_to_all) the local tensor; padding of
+        uneven shards included.
     sent_bytes_per_rank : int
         See above.
     phase, step, operand, source
@@ -161,8 +161,8 @@ class Step:
     operands: tuple[Operand, ...]
     outputs: tuple[Layout | None, ...]
     collectives: tuple[Collective, ...]
-    fallback: str | None = None
-    _subgraph: Callable[[int], fx.GraphModule] = field(repr=False, compare=False, default=lambda _: _no_graph())
+    fallback: str | None
+    _subgraph: Callable[[int], fx.GraphModule] = field(repr=False, compare=False)
 
     @property
     def local_graph(self) -> fx.GraphModule:
@@ -173,6 +173,3 @@ class Step:
         """The dispatch subgraph as a given rank runs it."""
         return self._subgraph(rank)
 
-
-def _no_graph() -> fx.GraphModule:
-    raise NotImplementedError

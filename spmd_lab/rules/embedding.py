@@ -64,10 +64,10 @@ def _look_up_own_rows(call: OpCall, weight: Layout) -> Callable[[LocalGraphBuild
 
 
 def plan_embedding_backward(call: OpCall) -> Plan:
-    """Plan ``embedding_dense_backward(grad, indices, …)``: by columns, or by indices with a pending sum."""
+    """Plan ``embedding_dense_backward(grad, indices, …)``: by columns, by indices with a pending sum, or piece by piece."""
     indices = call.argument("indices").layout
     last = len(indices.global_shape)
-    ways = [Way((Shard(last), Replicate()), (Shard(1),))]
+    ways = [Way((Shard(last), Replicate()), (Shard(1),)), Way((Partial(), Replicate()), (Partial(),))]
     if not call.argument("scale_grad_by_freq"):
         ways += [Way((Shard(dim), Shard(dim)), (Partial(),)) for dim in range(last)]
     return choose_ways(call, ways)

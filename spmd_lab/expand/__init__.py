@@ -1,0 +1,112 @@
+"""The second stage: expands every operator of a traced program over a mesh."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from spmd_lab.errors import ArgumentError
+from spmd_lab.expand.arguments import batch_inputs, input_layouts, requested_outputs
+from spmd_lab.expand.expansion import Expansion
+from spmd_lab.expand.patterns import Style, colwise, rowwise
+from spmd_lab.expand.propagate import propagate
+from spmd_lab.expand.resolve import OutputPolicy, resolve_outputs, tangent_layout
+from spmd_lab.expand.values import Collective, Move, Operand, Redistribution, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Literal
+
+    from spmd_lab.mesh import Mesh
+    from spmd_lab.trace.values import TracedGraph
+
+__all__ = [
+    "Collective",
+    "Expansion",
+    "Move",
+    "Operand",
+    "Redistribution",
+    "Step",
+    "Style",
+    "colwise",
+    "expand",
+    "rowwise",
+]
+
+
+def expand(
+    traced: TracedGraph,
+    mesh: Mesh,
+    params: Mapping[str, object] | None = None,
+    inputs: Mapping[str, object] | Sequence[object] | None = None,
+    batch: str | Sequence[str] | None = None,
+    outputs: Mapping[str, object] | None = None,
+    pending: Literal["resolve", "keep"] = "resolve",
+) -> Expansion:
+    """Expand a traced program over a mesh: one step per operator, with the collectives that it needs.
+
+    Placements are written in the notation, with dims named as you like (``"o/tp i"``), or as torch's objects, one per
+    mesh axis (``[Shard(0), Replicate()]``).
+
+    Parameters
+    ----------
+    traced : TracedGraph
+        What `trace` returned.
+    mesh : Mesh
+        The mesh.
+    params : mapping of str to placements, optional
+        Patterns over the dotted names of parameters and buffers: ``*`` is one component, ``**`` any number. The first
+        match wins; the rest is Replicate. `colwise` and `rowwise` make such mappings.
+    inputs : mapping or sequence, optional
+        Placements by name, or one per tensor input by position (None: Replicate). It wins over ``batch``.
+    batch : str or (str, *names), optional
+        The axis that divides dim 0 of every input whose dim 0 is as long as the first one's, or of those named.
+    outputs : mapping of str to placements, optional
+        Exact placements for outputs, by name.
+    pending : str
+        "resolve" carries out the reduction of outputs that come out pending, a parameter's gradient to the layout of
+        the parameter, others to Replicate on the pending axes; "keep" leaves them.
+
+    Returns
+    -------
+    Expansion
+
+    Raises
+    ------
+    SpmdLabError
+        If an argument fits neither program nor mesh, or an operator cannot be expanded; the text names it.
+
+    Examples
+    --------
+    >>> import torch, spmd_lab as sl
+    >>> traced = sl.trace(torch.nn.Linear(4, 2), torch.zeros(8, 4))
+    >>> expansion = sl.expand(traced, sl.Mesh(dp=4), batch="dp")
+    >>> [str(each.have) for each in expansion.collectives]
+    ['f32[2, 4]{sum: dp}', 'f32[2]{sum: dp}']
+    """
+    if pending not in ("resolve", "keep"):
+        raise ArgumentError(f"pending={pending!r} is unknown", argument=f"pending={pending!r}", hint='"resolve" or "keep"')
+    given = input_layouts(traced, mesh, params or {}, inputs or {}, batch)
+    state = {found.name for found in traced.inputs if found.role in ("parameter", "buffer")}
+    policy = OutputPolicy(
+        pending,
+        requested_outputs(traced, mesh, outputs or {}),
+        {name: layout for name, layout in given.items() if name in state},
+    )
+    late = partial(tangent_layout, traced, policy)
+    propagated = propagate(traced, mesh, given, late)
+    resolving, subgraphs, final = resolve_outputs(traced, policy, propagated)
+    nodes = {node.name: node for node in traced.graph_module.graph.nodes if node.op == "placeholder"}
+    for found in traced.inputs:
+        if found.node not in propagated.layouts:
+            propagated.layouts[found.node] = late(nodes[found.node], propagated.layouts)
+    return Expansion(
+        traced=traced,
+        mesh=mesh,
+        steps=(*propagated.steps, *resolving),
+        layouts=propagated.layouts,
+        input_layouts=tuple(propagated.layouts[found.node] for found in traced.inputs),
+        output_layouts=final,
+        batch_inputs=tuple(found.name for found in batch_inputs(traced, mesh, batch)),
+        subgraphs={**propagated.subgraphs, **subgraphs},
+    )

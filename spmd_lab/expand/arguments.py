@@ -1,0 +1,130 @@
+"""From the arguments of `expand` to a layout for every input of the program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.distributed.tensor import Replicate, Shard
+
+from spmd_lab.errors import ArgumentError, LayoutError, nearest
+from spmd_lab.expand.patterns import match_parameters, place
+from spmd_lab.layout import Layout, replicated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from spmd_lab.mesh import Mesh
+    from spmd_lab.trace.values import TracedGraph, TracedInput
+
+__all__ = ["batch_inputs", "input_layouts", "requested_outputs"]
+
+
+def input_layouts(
+    traced: TracedGraph,
+    mesh: Mesh,
+    params: Mapping[str, object],
+    inputs: Mapping[str, object] | Sequence[object],
+    batch: str | Sequence[str] | None,
+) -> dict[str, Layout]:
+    """The layout of every input but the tangents, by name: Replicate where nothing else is said.
+
+    Raises
+    ------
+    SpmdLabError
+        If an argument fits neither the program nor the mesh; the text names it.
+    """
+    layouts = {
+        found.name: replicated(found.global_shape, found.dtype, mesh)
+        for found in traced.inputs
+        if found.role != "tangent"
+    }
+    layouts |= match_parameters(traced, mesh, params)
+    for found in batch_inputs(traced, mesh, batch):
+        axis = _batch_axis(batch)
+        placements = [Shard(0) if axis == each else Replicate() for each in mesh.axes]
+        layouts[found.name] = layouts[found.name].with_placements(placements)
+    return layouts | _given(traced, mesh, inputs)
+
+
+def batch_inputs(traced: TracedGraph, mesh: Mesh, batch: str | Sequence[str] | None) -> tuple[TracedInput, ...]:
+    """The inputs whose dim 0 ``batch`` divides: those it names, else all whose dim 0 is as long as the first one's."""
+    if batch is None:
+        return ()
+    axis, names = _batch_axis(batch), () if isinstance(batch, str) else tuple(batch[1:])
+    argument = f"batch={batch!r}"
+    if axis not in mesh.axes:
+        raise ArgumentError(f"{mesh!r} has no axis {axis!r}", argument=argument, hint=nearest(str(axis), mesh.axes))
+    ours = _tensor_inputs(traced)
+    if names:
+        found = tuple(_input(traced, name, argument) for name in names)
+        for each in found:
+            if not each.global_shape:
+                raise ArgumentError(f"{each.name!r} is a 0-d tensor and has no batch dim", argument=argument)
+        return found
+    divisible = [each for each in ours if each.global_shape]
+    if not divisible:
+        raise ArgumentError(
+            f"{traced.name} has no input with a dim to divide", argument=argument, hint="place inputs by inputs="
+        )
+    length = divisible[0].global_shape[0]
+    return tuple(each for each in divisible if each.global_shape[0] == length)
+
+
+def requested_outputs(traced: TracedGraph, mesh: Mesh, outputs: Mapping[str, object]) -> dict[str, Layout]:
+    """The exact layouts that ``outputs=`` asks for, by name."""
+    known = {found.name: found for found in traced.outputs}
+    layouts = {}
+    for name, spec in outputs.items():
+        argument = f"outputs={{{name!r}: {spec!r}}}"
+        found = known.get(name)
+        if found is None:
+            raise ArgumentError(f"{traced.name} has no output {name!r}", argument=argument, hint=nearest(name, known))
+        if found.global_shape is None:
+            raise ArgumentError(f"output {name!r} is no tensor", argument=argument, hint="leave it out")
+        layouts[name] = _placed(spec, found.global_shape, found.dtype, mesh, argument)
+    return layouts
+
+
+def _batch_axis(batch: str | Sequence[str] | None) -> str:
+    return batch if isinstance(batch, str) else (batch or ("",))[0]
+
+
+def _tensor_inputs(traced: TracedGraph) -> list[TracedInput]:
+    return [found for found in traced.inputs if found.role == "input"]
+
+
+def _given(traced: TracedGraph, mesh: Mesh, inputs: Mapping[str, object] | Sequence[object]) -> dict[str, Layout]:
+    """The layouts that ``inputs=`` states: by name, or by position without what a function closes over."""
+    if not isinstance(inputs, (list, tuple)):
+        pairs = [(_input(traced, name, f"inputs={{{name!r}: ...}}"), spec) for name, spec in dict(inputs).items()]  # type: ignore[arg-type]
+    else:
+        ours = [found for found in _tensor_inputs(traced) if not found.closure]
+        if len(inputs) > len(ours):
+            raise ArgumentError(
+                f"{len(inputs)} layouts for the {len(ours)} tensor inputs of {traced.name}",
+                argument=f"inputs={list(inputs)!r}",
+                hint=f"in order: {', '.join(found.name for found in ours)}",
+            )
+        pairs = [(found, spec) for found, spec in zip(ours, inputs, strict=False) if spec is not None]
+    return {
+        found.name: _placed(spec, found.global_shape, found.dtype, mesh, f"inputs={{{found.name!r}: {spec!r}}}")
+        for found, spec in pairs
+    }
+
+
+def _input(traced: TracedGraph, name: str, argument: str) -> TracedInput:
+    ours = {found.name: found for found in _tensor_inputs(traced)}
+    if name in ours:
+        return ours[name]
+    others = [each for found in traced.inputs if found.role in ("parameter", "buffer") for each in found.names]
+    hint = "parameters and buffers are placed by params=" if name in others else nearest(name, ours)
+    raise ArgumentError(f"{traced.name} has no input {name!r}", argument=argument, hint=hint)
+
+
+def _placed(spec: object, shape: Sequence[int], dtype: object, mesh: Mesh, argument: str) -> Layout:
+    """`place`, with the argument's name in what goes wrong."""
+    try:
+        return place(spec, shape, dtype, mesh, argument)
+    except LayoutError as error:
+        layouts = error.layouts or {"tensor of shape": list(shape)}
+        raise type(error)(error.what, argument=argument, layouts=layouts, hint=error.hint) from None

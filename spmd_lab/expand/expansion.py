@@ -1,0 +1,172 @@
+"""The expansion as a whole: every step, every layout, and ways to find one among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from torch import fx
+
+from spmd_lab.errors import ArgumentError, nearest
+from spmd_lab.expand.values import Collective, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spmd_lab.expand.subgraph import Subgraph
+    from spmd_lab.explain import CollectiveTable
+    from spmd_lab.layout import Layout
+    from spmd_lab.mesh import Mesh
+    from spmd_lab.rebuild import Program
+    from spmd_lab.trace.values import TracedGraph
+
+__all__ = ["Expansion"]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Expansion:
+    """What every operator of a program has, needs and becomes on a mesh.
+
+    Parameters
+    ----------
+    traced : TracedGraph
+        The program of one device.
+    mesh : Mesh
+        The mesh.
+    steps : tuple of Step
+        One per ATen operator, in order; then one per output that has to be resolved.
+    layouts : mapping of str to Layout
+        The layout of every tensor node of the traced graph.
+    input_layouts, output_layouts : tuple
+        In the order of the traced program's inputs and outputs; None where an output is no tensor.
+    batch_inputs : tuple of str
+        The inputs that ``batch=`` divided.
+    """
+
+    traced: TracedGraph
+    mesh: Mesh
+    steps: tuple[Step, ...]
+    layouts: Mapping[str, Layout]
+    input_layouts: tuple[Layout, ...]
+    output_layouts: tuple[Layout | None, ...]
+    batch_inputs: tuple[str, ...]
+    subgraphs: Mapping[str, Subgraph] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name of what was traced."""
+        return self.traced.name
+
+    @cached_property
+    def collectives(self) -> CollectiveTable:
+        """Every collective, in order, as a table to ask."""
+        from spmd_lab.explain import CollectiveTable
+
+        return CollectiveTable(tuple(each for step in self.steps for each in step.collectives))
+
+    @cached_property
+    def program(self) -> Program:
+        """The program of the ranks, rebuilt on first use."""
+        from spmd_lab.rebuild import rebuild
+
+        return rebuild(self)
+
+    def layout(self, node: fx.Node | str) -> Layout:
+        """The layout of a value of the traced graph: a node, its name, or the name of an input.
+
+        Raises
+        ------
+        ArgumentError
+            If there is no such tensor.
+        """
+        name = node.name if isinstance(node, fx.Node) else node
+        if name in self.layouts:
+            return self.layouts[name]
+        for found, layout in zip(self.traced.inputs, self.input_layouts, strict=True):
+            if name in found.names:
+                return layout
+        raise ArgumentError(f"{self.name} has no tensor {name!r}", argument=name, hint=nearest(name, self.layouts))
+
+    @cached_property
+    def _by_name(self) -> dict[str, Step]:
+        return {step.name: step for step in self.steps}
+
+    def step(self, name: str) -> Step:
+        """The step of this name.
+
+        Raises
+        ------
+        ArgumentError
+            If there is none.
+        """
+        if name not in self._by_name:
+            raise ArgumentError(f"{self.name} has no step {name!r}", argument=name, hint=nearest(name, self._by_name))
+        return self._by_name[name]
+
+    def __getitem__(self, key: str | fx.Node | Step | Collective) -> Step | list[Step]:
+        """Find steps.
+
+        Parameters
+        ----------
+        key : str, fx.Node, Step or Collective
+            A step or node itself, a collective (its step), or text: the name of a node or step, the path of a
+            module, or a line as ``"model.py:17"``.
+
+        Returns
+        -------
+        Step or list of Step
+            A list where several match.
+
+        Raises
+        ------
+        ArgumentError
+            If nothing matches.
+        """
+        if isinstance(key, Collective):
+            return self.step(key.step)
+        if isinstance(key, (fx.Node, Step)):
+            return self.step(self._producer(key.name))
+        found = self._find(key)
+        return found[0] if len(found) == 1 else found
+
+    def _find(self, key: str) -> list[Step]:
+        if self._producer(key) in self._by_name:
+            return [self._by_name[self._producer(key)]]
+        places = [step for step in self.steps if step.source is not None and _is_place(key, step.source.file, step.source.line)]
+        if places:
+            return places
+        inside = [step for step in self.steps if step.source is not None and _is_inside(step.source.module, key)]
+        if inside:
+            return inside
+        modules = {step.source.module for step in self.steps if step.source is not None}
+        lines = {step.source.place for step in self.steps if step.source is not None}
+        raise ArgumentError(
+            f"nothing in {self.name} is called {key!r}",
+            argument=f"expansion[{key!r}]",
+            hint=nearest(key, {*self._by_name, *modules, *lines} - {""}),
+        )
+
+    def _producer(self, name: str) -> str:
+        """The step that a node belongs to: a getitem belongs to that of its producer."""
+        return self._producers.get(name, name)
+
+    @cached_property
+    def _producers(self) -> dict[str, str]:
+        import operator
+
+        return {
+            node.name: node.args[0].name
+            for node in self.traced.graph_module.graph.nodes
+            if node.target is operator.getitem and isinstance(node.args[0], fx.Node)
+        }
+
+
+def _is_place(key: str, file: str, line: int) -> bool:
+    """Whether ``model.py:17``, or a longer path, names this line."""
+    place = f"{file}:{line}".replace("\\", "/")
+    return place == key or place.endswith("/" + key.replace("\\", "/"))
+
+
+def _is_inside(module: str, path: str) -> bool:
+    return module == path or module.startswith(path + ".")

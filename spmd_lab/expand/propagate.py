@@ -1,0 +1,211 @@
+"""Walks the traced graph, node by node: plans each operator and notes the layout of every value."""
+
+from __future__ import annotations
+
+import operator
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import fx
+
+from spmd_lab.errors import ExpansionError, SpmdLabError, UnsupportedOperatorError
+from spmd_lab.expand.steps import make_step
+from spmd_lab.expand.subgraph import Subgraph
+from spmd_lab.layout import replicated
+from spmd_lab.rules import OpCall, OutputMeta, TensorArg, plan_call, plan_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from torch._ops import OpOverload
+
+    from spmd_lab.expand.values import Step
+    from spmd_lab.layout import Layout
+    from spmd_lab.mesh import Mesh
+    from spmd_lab.trace.values import TracedGraph
+
+__all__ = ["Propagated", "propagate"]
+
+_KEPT = 4096
+_subgraphs: OrderedDict[Hashable, Subgraph] = OrderedDict()
+
+
+class Propagated(NamedTuple):
+    """Every operator expanded: the steps in order, the layout of every tensor node, the subgraph of every op node."""
+
+    steps: list[Step]
+    layouts: dict[str, Layout]
+    subgraphs: dict[str, Subgraph]
+
+
+def propagate(
+    traced: TracedGraph, mesh: Mesh, layouts: dict[str, Layout], late: Callable[[fx.Node, dict[str, Layout]], Layout]
+) -> Propagated:
+    """Expand every operator of the traced program.
+
+    Parameters
+    ----------
+    traced : TracedGraph
+        The program of one device.
+    mesh : Mesh
+        The mesh.
+    layouts : dict
+        The layouts of the inputs by name; a tangent is missing in it, since it follows from its output.
+    late : callable
+        Gives the layout of such a placeholder when an operator first reads it, from the layouts known by then.
+
+    Returns
+    -------
+    Propagated
+        The steps in order, and what later stages need of them.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        If operators have no rule: all of them are named, each once, with the lines that call them.
+    """
+    walk = _Walk(traced, mesh, late)
+    names = {found.node: found.name for found in traced.inputs}
+    walk.layouts.update({node: layouts[name] for node, name in names.items() if name in layouts})
+    walk.shown.update(names)
+    for node in traced.graph_module.graph.nodes:
+        if node.op == "get_attr":
+            walk.layouts[node.name] = walk.whole(node.meta["val"])
+        elif node.op == "call_function":
+            walk.visit(node)
+    walk.refuse_gaps()
+    return Propagated(walk.steps, walk.layouts, walk.subgraphs)
+
+
+class _Walk:
+    """The state of one walk."""
+
+    def __init__(self, traced: TracedGraph, mesh: Mesh, late: Callable[[fx.Node, dict[str, Layout]], Layout]) -> None:
+        self.traced = traced
+        self.mesh = mesh
+        self.late = late
+        self.layouts: dict[str, Layout] = {}
+        self.shown: dict[str, str] = {}
+        self.steps: list[Step] = []
+        self.flat_outputs: dict[str, tuple[Layout | None, ...]] = {}
+        self.subgraphs: dict[str, Subgraph] = {}
+        self.gaps: dict[str, UnsupportedOperatorError] = {}
+
+    def whole(self, value: torch.Tensor) -> Layout:
+        return replicated(value.shape, value.dtype, self.mesh)
+
+    def visit(self, node: fx.Node) -> None:
+        if node.target is operator.getitem:
+            producer, index = node.args
+            assert isinstance(producer, fx.Node)
+            assert isinstance(index, int)
+            layout = self.flat_outputs[producer.name][index]
+            if layout is not None:
+                self.layouts[node.name] = layout
+            return
+        subgraph, read = self.expand(node)
+        self.subgraphs[node.name] = subgraph
+        outputs = subgraph.plan.outputs
+        if isinstance(node.meta.get("val"), (tuple, list)):
+            self.flat_outputs[node.name] = outputs
+        elif outputs and outputs[0] is not None:
+            self.layouts[node.name] = outputs[0]
+        names = tuple(self.shown.get(each.name, each.name) for each in read)
+        self.steps.append(
+            make_step(node.name, str(node.target), self.traced.source(node), self.traced.phase(node), names, subgraph)
+        )
+
+    def expand(self, node: fx.Node) -> tuple[Subgraph, tuple[fx.Node, ...]]:
+        """The subgraph of a node, built or found, and the nodes that it reads."""
+        call, read, key = self.call_of(node)
+        found = _subgraphs.get(key)
+        if found is None:
+            found = self.build(node, call, read)
+            if node.name not in self.gaps:
+                _subgraphs[key] = found
+                if len(_subgraphs) > _KEPT:
+                    _subgraphs.popitem(last=False)
+        return found, read
+
+    def build(self, node: fx.Node, call: OpCall, read: tuple[fx.Node, ...]) -> Subgraph:
+        try:
+            plan = plan_call(call)
+        except UnsupportedOperatorError as error:
+            self.gaps[node.name] = self.located(node, error, call, read)
+            plan = plan_whole(call, error.what)
+        same_as = tuple(read.index(each) for each in read)
+        gives_tuple = isinstance(node.meta.get("val"), (tuple, list))
+        return Subgraph(self.mesh, call.has, same_as, plan, gives_tuple=gives_tuple)
+
+    def call_of(self, node: fx.Node) -> tuple[OpCall, tuple[fx.Node, ...], Hashable]:
+        """The call that a node makes, the tensor nodes that it reads, and what makes two calls equal work."""
+        read: list[fx.Node] = []
+        tensors: list[TensorArg] = []
+
+        def convert(value: Any) -> Any:  # noqa: ANN401
+            if isinstance(value, fx.Node):
+                meta = value.meta["val"]
+                if not isinstance(meta, torch.Tensor):
+                    raise self.error(node, f"{node.target} reads {value.name}, which is no tensor")
+                found = TensorArg(len(tensors), self.layout_of(value), meta.stride())
+                tensors.append(found)
+                read.append(value)
+                return found
+            if isinstance(value, (list, tuple)):
+                kind = list if isinstance(value, list) else tuple
+                return kind(convert(each) for each in value)
+            if isinstance(value, dict):
+                return {name: convert(each) for name, each in value.items()}
+            return value
+
+        args, kwargs = convert(node.args), convert(node.kwargs)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise self.error(node, f"{node.target} is no ATen operator", UnsupportedOperatorError)
+        outputs = _output_metas(node.meta.get("val"))
+        call = OpCall(node.target, tuple(args), dict(kwargs), tuple(tensors), outputs, self.mesh)
+        same_as = tuple(read.index(each) for each in read)
+        return call, tuple(read), (node.target, _frozen(args), _frozen(kwargs), self.mesh, same_as, outputs)
+
+    def layout_of(self, node: fx.Node) -> Layout:
+        if node.name not in self.layouts:
+            self.layouts[node.name] = self.late(node, self.layouts)
+        return self.layouts[node.name]
+
+    def located(
+        self, node: fx.Node, error: SpmdLabError, call: OpCall, read: tuple[fx.Node, ...]
+    ) -> UnsupportedOperatorError:
+        layouts = {self.shown.get(each.name, each.name): tensor.layout for each, tensor in zip(read, call.tensors, strict=True)}
+        return UnsupportedOperatorError(
+            error.what, node=node.name, source=self.traced.source(node), layouts=layouts, hint=error.hint
+        )
+
+    def error(self, node: fx.Node, what: str, kind: type[ExpansionError] = ExpansionError) -> ExpansionError:
+        return kind(what, node=node.name, source=self.traced.source(node))
+
+    def refuse_gaps(self) -> None:
+        """Raise what has no rule: one gap as it is, several in one list."""
+        gaps = list({gap.what + str(gap.source): gap for gap in self.gaps.values()}.values())
+        if len(gaps) == 1:
+            raise gaps[0]
+        if gaps:
+            listed = "\n".join(str(gap) for gap in gaps)
+            raise UnsupportedOperatorError(f"{len(gaps)} calls cannot be expanded:\n{listed}")
+
+
+def _output_metas(value: object) -> tuple[OutputMeta | None, ...]:
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return tuple(
+        OutputMeta(tuple(each.shape), each.dtype) if isinstance(each, torch.Tensor) else None for each in values
+    )
+
+
+def _frozen(value: Any) -> Hashable:  # noqa: ANN401
+    """A hashable form in which 1, 1.0 and True differ, and nan equals itself."""
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, *(_frozen(each) for each in value))
+    if isinstance(value, dict):
+        return tuple((name, _frozen(each)) for name, each in value.items())
+    if isinstance(value, (int, float, complex)):
+        return (type(value).__name__, repr(value))
+    return value  # type: ignore[no-any-return]

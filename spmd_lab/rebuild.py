@@ -1,0 +1,248 @@
+"""The third stage: the dispatch subgraphs spliced into one program, for every rank that is asked for."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+
+from spmd_lab.errors import MeshError, RebuildError
+from spmd_lab.expand.resolve import output_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from spmd_lab.expand import Expansion, Step
+    from spmd_lab.expand.subgraph import LocalGraph
+    from spmd_lab.layout import Layout
+    from spmd_lab.prove import VerifyReport
+
+__all__ = ["Program", "rebuild"]
+
+_GROUP_ARGUMENT = {
+    torch.ops._c10d_functional.all_reduce.default: 2,
+    torch.ops._c10d_functional.all_gather_into_tensor.default: 2,
+    torch.ops._c10d_functional.reduce_scatter_tensor.default: 3,
+    torch.ops._dtensor.shard_dim_alltoall.default: 3,
+}
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Program:
+    """What the ranks run: one flat graph over local tensors, with its collectives.
+
+    Parameters
+    ----------
+    expansion : Expansion
+        Where it comes from.
+    graph_module : torch.fx.GraphModule
+        The program of rank 0. Every op node carries ``meta["spmd_step"]``, the name of its step; nodes that hold a
+        value of the traced graph carry its name as ``meta["spmd_value"]``. The group of a collective is the name of
+        its axis, until `for_rank` binds it.
+    """
+
+    expansion: Expansion
+    graph_module: fx.GraphModule
+    _graphs: dict[tuple[int, ...], fx.GraphModule] = field(repr=False)
+
+    @property
+    def input_layouts(self) -> tuple[Layout, ...]:
+        """The layouts of the flat inputs, in order."""
+        return self.expansion.input_layouts
+
+    @property
+    def output_layouts(self) -> tuple[Layout | None, ...]:
+        """The layouts of the flat outputs, in order; None where an output is no tensor."""
+        return self.expansion.output_layouts
+
+    def for_rank(self, rank: int, device_mesh: DeviceMesh | None = None) -> fx.GraphModule:
+        """The program of one rank: a callable of all flat local tensors, tangents included, that returns a flat tuple.
+
+        Parameters
+        ----------
+        rank : int
+            The rank on the mesh.
+        device_mesh : DeviceMesh, optional
+            A real mesh of the same axes and sizes, whose groups the collectives shall use. Without one the graph is
+            there to be read and simulated; ranks that run the same graph share it.
+
+        Raises
+        ------
+        MeshError
+            If the mesh has no such rank, or ``device_mesh`` is not of the same axes and sizes.
+        """
+        mesh = self.expansion.mesh
+        coordinate = mesh.coordinate(rank)
+        graph_module = self._graph_at(coordinate)
+        if device_mesh is None:
+            return graph_module
+        names, sizes = device_mesh.mesh_dim_names, tuple(device_mesh.shape)
+        if names != mesh.axes or sizes != mesh.shape:
+            raise MeshError(
+                f"the program is for {mesh!r}, the device mesh has axes {names} of sizes {sizes}",
+                argument="device_mesh",
+                hint=f"init_device_mesh({device_mesh.device_type!r}, {mesh.shape}, mesh_dim_names={mesh.axes})",
+            )
+        return _bound(graph_module, device_mesh)
+
+    def _graph_at(self, coordinate: tuple[int, ...]) -> fx.GraphModule:
+        place = tuple(
+            index if axis in self.rank_axes else 0
+            for axis, index in zip(self.expansion.mesh.axes, coordinate, strict=True)
+        )
+        if place not in self._graphs:
+            self._graphs[place] = _splice(self.expansion, coordinate)
+        return self._graphs[place]
+
+    @property
+    def rank_axes(self) -> frozenset[str]:
+        """The axes on which ranks run different graphs; empty where all run the same."""
+        return frozenset[str]().union(*(each.first.depends_on for each in self.expansion.subgraphs.values()))
+
+    def verify(
+        self,
+        inputs: Mapping[str, torch.Tensor] | Sequence[torch.Tensor] | None = None,
+        seed: int = 0,
+        ranks: Iterable[int] | None = None,
+    ) -> VerifyReport:
+        """Prove the program equal to the single-device run; see `spmd_lab.prove.verify`."""
+        from spmd_lab.prove import verify
+
+        return verify(self, inputs, seed, ranks)
+
+
+def rebuild(expansion: Expansion) -> Program:
+    """Splice the subgraphs of an expansion into one program.
+
+    Parameters
+    ----------
+    expansion : Expansion
+        What `expand` returned.
+
+    Returns
+    -------
+    Program
+
+    Raises
+    ------
+    RebuildError
+        If a node of the traced program has no step.
+
+    Examples
+    --------
+    >>> import torch, spmd_lab as sl
+    >>> expansion = sl.spmd_expand(torch.nn.Linear(4, 2), torch.zeros(8, 4), mesh=sl.Mesh(dp=4), batch="dp")
+    >>> program = sl.rebuild(expansion)
+    >>> program.graph_module(torch.zeros(2, 4), torch.zeros(2), torch.zeros(2, 4), torch.zeros(2, 2))  # doctest: +SKIP
+    """
+    first = _splice(expansion, (0,) * expansion.mesh.ndim)
+    return Program(expansion, first, {(0,) * expansion.mesh.ndim: first})
+
+
+class _Splicer:
+    """Copies subgraphs into one graph; it knows the new node of every traced value."""
+
+    def __init__(self, expansion: Expansion, coordinate: tuple[int, ...]) -> None:
+        self.expansion = expansion
+        self.coordinate = coordinate
+        self.graph = fx.Graph()
+        self.values: dict[str, fx.Node] = {}
+        self.tuples: dict[str, tuple[fx.Node | None, ...]] = {}
+        self.constants: dict[str, torch.Tensor] = {}
+
+    def step(self, step: Step, operands: Sequence[fx.Node]) -> tuple[fx.Node | None, ...]:
+        """Copy the subgraph of one step behind its operands; return the nodes of its outputs."""
+        local: LocalGraph = self.expansion.subgraphs[step.name].at(self.coordinate)
+        copies: dict[fx.Node, fx.Node] = dict(zip(local.inputs, operands, strict=True))
+        for node in local.body:
+            copy = self.graph.node_copy(node, copies.__getitem__)
+            copy.meta["spmd_step"] = step.name
+            copy.meta["source"] = step.source
+            copy.meta["phase"] = step.phase
+            copies[node] = copy
+        self.constants.update(local.constants)
+        return tuple(None if node is None else copies[node] for node in local.outputs)
+
+    def carry(self, node: fx.Node, value: str) -> None:
+        """Note that a node holds a value of the traced graph (the first name stays: an identity adds none)."""
+        self.values[value] = node
+        node.meta.setdefault("spmd_value", value)
+
+
+def _splice(expansion: Expansion, coordinate: tuple[int, ...]) -> fx.GraphModule:
+    splicer = _Splicer(expansion, coordinate)
+    steps = {step.name: step for step in expansion.steps}
+    traced = expansion.traced.graph_module
+    for node in traced.graph.nodes:
+        if node.op == "placeholder":
+            splicer.values[node.name] = splicer.graph.placeholder(node.target)
+        elif node.op == "get_attr":
+            constant = splicer.graph.get_attr(node.target)
+            splicer.constants[node.target] = getattr(traced, node.target)
+            splicer.values[node.name] = constant
+        elif node.target is operator.getitem:
+            made = splicer.tuples[node.args[0].name][node.args[1]]
+            if made is not None:
+                splicer.carry(made, node.name)
+        elif node.op == "call_function":
+            _splice_call(splicer, node, steps)
+    _splice_outputs(splicer, steps)
+    _drop_unread(splicer.graph)
+    graph_module = fx.GraphModule(splicer.constants, splicer.graph, f"{expansion.name}Program")
+    graph_module.graph.lint()
+    return graph_module
+
+
+def _splice_call(splicer: _Splicer, node: fx.Node, steps: Mapping[str, Step]) -> None:
+    if node.name not in steps:
+        raise RebuildError(f"{node.name} has no step", node=f"{node.name}: {node.target}")
+    read: list[fx.Node] = []
+    fx.map_arg((node.args, node.kwargs), read.append)
+    made = splicer.step(steps[node.name], [splicer.values[each.name] for each in read])
+    if isinstance(node.meta.get("val"), (tuple, list)):
+        splicer.tuples[node.name] = made
+    elif made and made[0] is not None:
+        splicer.carry(made[0], node.name)
+
+
+def _splice_outputs(splicer: _Splicer, steps: Mapping[str, Step]) -> None:
+    returned: list[object] = []
+    for output, node in zip(splicer.expansion.traced.outputs, output_nodes(splicer.expansion.traced), strict=True):
+        if not isinstance(node, fx.Node):
+            returned.append(node)
+            continue
+        value = splicer.values[node.name]
+        step = steps.get(f"resolve:{output.name}")
+        if step is not None:
+            (resolved,) = splicer.step(step, [value])
+            assert resolved is not None
+            value = resolved
+            splicer.carry(value, step.name)
+        returned.append(value)
+    splicer.graph.output(tuple(returned))
+
+
+def _drop_unread(graph: fx.Graph) -> None:
+    """Erase getitem nodes that nothing reads: outputs of an operator that the program does not use."""
+    for node in reversed(graph.nodes):
+        if node.target is operator.getitem and not node.users:
+            graph.erase_node(node)
+
+
+def _bound(graph_module: fx.GraphModule, device_mesh: DeviceMesh) -> fx.GraphModule:
+    """A copy whose collectives use the groups of a real mesh."""
+    graph = fx.Graph()
+    nodes: dict[fx.Node, fx.Node] = {}
+    returned = graph.graph_copy(graph_module.graph, nodes)
+    graph.output(returned)
+    for node in graph.nodes:
+        position = _GROUP_ARGUMENT.get(node.target)
+        if position is not None:
+            group = device_mesh.get_group(node.args[position]).group_name
+            node.update_arg(position, group)
+    return fx.GraphModule(graph_module, graph, graph_module._get_name())
