@@ -14,6 +14,7 @@ import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 from spmd_lab.elements import Split, chunk_size, held_runs, order_factor, runs_length, split_order
+from spmd_lab.errors import LayoutError
 from spmd_lab.expand.values import Move, Redistribution
 from spmd_lab.local_graph import padded_size
 from spmd_lab.torch_internals.placements import StridedShard
@@ -80,9 +81,18 @@ class _State(NamedTuple):
 def plan_moves(have: Layout, need: Layout) -> tuple[Move, ...]:
     """The moves from one layout to another, in order.
 
+    Raises
+    ------
+    LayoutError
+        If reductions that do not commute are pending on different axes.
+
+    Notes
+    -----
     Where a dim is divided in a way that no order of axes describes (a flattened dim, or uneven pieces of blocks), it
     is gathered whole first, or cut from the whole last, one axis at a time.
     """
+    for end in (have, need):
+        _refuse_mixed_reductions(end)
     changing = frozenset(range(len(have.global_shape))) - _same_dims(have, need)
     moves: list[Move] = []
     layout = have
@@ -97,6 +107,16 @@ def plan_moves(have: Layout, need: Layout) -> tuple[Move, ...]:
         wanted = need.placements[need.mesh.axis_index(axis)]
         layout = _append(moves, "slice", axis, layout, _placed(layout, axis, wanted))
     return tuple(moves)
+
+
+def _refuse_mixed_reductions(layout: Layout) -> None:
+    kinds = set(layout.pending.values())
+    if len(kinds) > 1 and not kinds <= {"sum", "avg"}:
+        raise LayoutError(
+            f"{' and '.join(sorted(kinds))} are pending at once: the value depends on which is carried out first",
+            layouts={"tensor": layout},
+            hint="one kind of reduction at a time (sum and avg may be mixed)",
+        )
 
 
 def _append(moves: list[Move], kind: MoveKind, axis: str, before: Layout, after: Layout) -> Layout:

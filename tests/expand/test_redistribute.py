@@ -11,6 +11,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from spmd_lab import Layout, Mesh
+from spmd_lab.errors import LayoutError
 from spmd_lab.expand.redistribute import plan_moves, redistribution
 from spmd_lab.expand.steps import step_graph
 from spmd_lab.expand.subgraph import Subgraph
@@ -36,9 +37,10 @@ def journeys(draw: st.DrawFn) -> tuple[Layout, Layout]:
     mesh = draw(st.sampled_from(MESHES))
     shape = draw(st.sampled_from(SHAPES))
     dims = st.integers(0, len(shape) - 1)
+    kinds = draw(st.sampled_from([["sum", "avg"], ["max"], ["min"], ["product"]]))
     placement = (
         st.just(Replicate())
-        | st.sampled_from(["sum", "avg", "max", "min", "product"]).map(Partial)
+        | st.sampled_from(kinds).map(Partial)
         | dims.map(Shard)
         | st.builds(lambda dim, sf: _StridedShard(dim, split_factor=sf), dims, st.sampled_from([2, 3, 4, 6]))
     )
@@ -127,3 +129,10 @@ def kinds(have: str, need: str, mesh: Mesh) -> list[tuple[str, str]]:
 )
 def test_the_moves_are_the_cheapest_that_do_it(have: str, need: str, expected: list[tuple[str, str]]) -> None:
     assert kinds(have, need, Mesh(dp=2, tp=4)) == expected
+
+
+def test_reductions_that_do_not_commute_are_refused() -> None:
+    mesh = Mesh(dp=2, tp=2)
+    mixed = Layout.parse("f32[4]{sum: dp; max: tp}", mesh)
+    with pytest.raises(LayoutError, match="max and sum are pending at once"):
+        plan_moves(mixed, Layout.parse("f32[4]", mesh))
