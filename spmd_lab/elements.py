@@ -6,9 +6,25 @@ The maps are those of ``torch.distributed.tensor``: `Shard` splits as ``torch.ch
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from itertools import permutations
+from typing import TYPE_CHECKING, NamedTuple
 
-__all__ = ["Run", "Split", "chunk_bounds", "chunk_size", "held_runs", "runs_length"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "Run",
+    "Split",
+    "chunk_bounds",
+    "chunk_size",
+    "held_lengths",
+    "held_runs",
+    "order_factor",
+    "piece_lengths",
+    "runs_length",
+    "split_order",
+]
 
 Run = tuple[int, int]
 """A run of consecutive indices: first, and one past the last."""
@@ -81,9 +97,78 @@ def held_runs(size: int, splits: tuple[Split, ...], indices: tuple[int, ...]) ->
     return runs
 
 
+def piece_lengths(length: int, split: Split) -> frozenset[int]:
+    """The different lengths of the pieces of one division.
+
+    Examples
+    --------
+    >>> sorted(piece_lengths(5, Split("dp", 4)))
+    [0, 1, 2]
+    """
+    if length % (split.split_factor * split.axis_size) == 0:
+        return frozenset({length // split.axis_size})
+    block, last_block = chunk_size(length, split.split_factor), length % chunk_size(length, split.split_factor)
+    blocks = length // block
+    return frozenset(
+        blocks * _piece_length(block, split.axis_size, index) + _piece_length(last_block, split.axis_size, index)
+        for index in range(split.axis_size)
+    )
+
+
+def held_lengths(size: int, splits: tuple[Split, ...]) -> list[frozenset[int]]:
+    """The different lengths that ranks hold of a dim: whole, then after each split in turn.
+
+    Examples
+    --------
+    >>> [sorted(lengths) for lengths in held_lengths(5, (Split("dp", 2), Split("tp", 2)))]
+    [[5], [2, 3], [1, 2]]
+    """
+    lengths = [frozenset({size})]
+    for split in splits:
+        lengths.append(frozenset().union(*(piece_lengths(length, split) for length in lengths[-1])))
+    return lengths
+
+
+def split_order(splits: tuple[Split, ...]) -> tuple[str, ...] | None:
+    """The order of axes, outermost first, that these split factors stand for; None if there is no such order.
+
+    Examples
+    --------
+    >>> split_order((Split("dp", 2, 4), Split("tp", 4)))
+    ('tp', 'dp')
+    """
+    if all(split.split_factor == 1 for split in splits):
+        return tuple(split.axis for split in splits)
+    for order in permutations(splits):
+        if all(order_factor(split, order, splits) == split.split_factor for split in splits):
+            return tuple(split.axis for split in order)
+    return None
+
+
+def order_factor(split: Split, order: Sequence[Split], splits: Sequence[Split]) -> int:
+    """The split factor of one division: how many pieces there are before it, over axes that stand later on the mesh.
+
+    Parameters
+    ----------
+    split : Split
+        One of ``splits``.
+    order, splits : sequence of Split
+        All divisions of the dim: outermost first, and in mesh-axis order.
+    """
+    places = [each.axis for each in splits]
+    later = places[places.index(split.axis) + 1 :]
+    outer = order[: [each.axis for each in order].index(split.axis)]
+    return math.prod(other.axis_size for other in outer if other.axis in later)
+
+
 def runs_length(runs: tuple[Run, ...]) -> int:
     """How many elements the runs hold together."""
     return sum(stop - start for start, stop in runs)
+
+
+def _piece_length(size: int, pieces: int, index: int) -> int:
+    start, stop = chunk_bounds(size, pieces, index)
+    return stop - start
 
 
 def _append_slice(taken: list[Run], runs: tuple[Run, ...], start: int, stop: int) -> None:

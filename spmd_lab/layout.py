@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 
-from spmd_lab.elements import Run, Split, held_runs, runs_length
+from spmd_lab.elements import Run, Split, held_lengths, held_runs, piece_lengths, runs_length
 from spmd_lab.errors import LayoutError
 from spmd_lab.torch_internals.placements import StridedShard
 
@@ -167,15 +167,25 @@ class Layout:
 
     @cached_property
     def uneven_axes(self) -> frozenset[str]:
-        """The axes along which ranks hold shards of different sizes."""
-        uneven: set[str] = set()
-        for dim, splits in enumerate(self._splits):
-            length = self.global_shape[dim]
-            for split in splits:
-                if length % (split.split_factor * split.axis_size):
-                    uneven.update(other.axis for other in splits)
-                length //= split.axis_size
-        return frozenset(uneven)
+        """The axes along which ranks hold shards of different sizes.
+
+        Examples
+        --------
+        >>> from spmd_lab import Mesh
+        >>> layout = Layout.parse("f32[4/dp/tp]", Mesh(dp=2, tp=4))
+        >>> sorted(layout.uneven_axes), layout.with_local_sizes()
+        (['tp'], 'f32[4/dp/tp] ▸ [1] [1] [0] [0]')
+        """
+        return frozenset(
+            split.axis
+            for splits, lengths in zip(self._splits, self._lengths, strict=True)
+            for split, before in zip(splits, lengths, strict=False)
+            if any(len(piece_lengths(length, split)) > 1 for length in before)
+        )
+
+    @cached_property
+    def _lengths(self) -> tuple[list[frozenset[int]], ...]:
+        return tuple(held_lengths(size, splits) for size, splits in zip(self.global_shape, self._splits, strict=True))
 
     def runs(self, dim: int, coordinate: tuple[int, ...]) -> tuple[Run, ...]:
         """The global indices of one dim that the rank at ``coordinate`` holds, as runs."""
@@ -191,10 +201,10 @@ class Layout:
         """The shape of the shard at a mesh coordinate."""
         return _local_shape(self, coordinate)
 
-    @property
+    @cached_property
     def largest_local_shape(self) -> tuple[int, ...]:
-        """The shape of the largest shard: that of rank 0."""
-        return _local_shape(self, (0,) * self.mesh.ndim)
+        """The shape of the largest shard: that of rank 0, unless strided divisions are uneven."""
+        return tuple(max(lengths[-1]) for lengths in self._lengths)
 
     def slices(self, rank: int) -> tuple[slice | torch.Tensor, ...]:
         """Which global elements a rank holds: ``tensor[layout.slices(rank)]`` is its shard.

@@ -155,11 +155,25 @@ class Mesh:
     def rank(self, coordinate: tuple[int, ...]) -> int:
         """The rank at a coordinate; the inverse of `coordinate`.
 
+        Raises
+        ------
+        MeshError
+            If the coordinate has more or fewer indices than the mesh has axes, or one that its axis lacks.
+
         Examples
         --------
         >>> Mesh(dp=2, tp=4).rank((1, 2))
         6
         """
+        fits = len(coordinate) == self.ndim and all(
+            0 <= index < size for index, size in zip(coordinate, self.shape, strict=True)
+        )
+        if not fits:
+            raise MeshError(
+                f"{self} has no coordinate {coordinate}",
+                argument=str(coordinate),
+                hint="an index per axis, from " + ", ".join(f"0 to {size - 1}" for size in self.shape),
+            )
         rank = 0
         for index, size in zip(coordinate, self.shape, strict=True):
             rank = rank * size + index
