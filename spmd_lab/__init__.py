@@ -5,9 +5,23 @@ from spmd_lab.expand import Collective, Expansion, Step, colwise, expand, rowwis
 from spmd_lab.layout import Layout
 from spmd_lab.mesh import Mesh
 from spmd_lab.rebuild import Program, rebuild
+from spmd_lab.spmd_expand import spmd_expand
 from spmd_lab.trace import Source, TracedGraph, trace
 
 __all__ = [
-    "Collective", "Expansion", "Layout", "Mesh", "Program", "Source", "SpmdLabError", "Step", "TracedGraph",
-    "colwise", "expand", "rebuild", "rowwise", "trace",
-]  # fmt: skip
+    "Collective",
+    "Expansion",
+    "Layout",
+    "Mesh",
+    "Program",
+    "Source",
+    "SpmdLabError",
+    "Step",
+    "TracedGraph",
+    "colwise",
+    "expand",
+    "rebuild",
+    "rowwise",
+    "spmd_expand",
+    "trace",
+]
