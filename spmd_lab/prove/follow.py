@@ -1,0 +1,249 @@
+"""Follows the trace on the program's own values: what each traced operator makes of what the ranks really have.
+
+Each value is judged by what its own operator should have made of its operands as the ranks hold them. So errors do not
+add up along the way, a wrong step is found at that step alone, and the steps after it are judged on their own merits.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import fx
+
+from spmd_lab.prove.judge import judge
+from spmd_lab.prove.pieces import Whole, assemble, is_inexact, replicas
+from spmd_lab.prove.tolerance import noise_of, shaken, tolerance
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from spmd_lab.expand import Expansion
+    from spmd_lab.layout import Layout
+    from spmd_lab.prove.judge import Fault, Verdict
+
+__all__ = ["Follower", "Largest", "WrongValue"]
+
+_SAMPLES = 2
+
+
+class WrongValue(NamedTuple):
+    """A value that is not what its operator makes of its operands."""
+
+    step: str
+    value: str
+    layout: Layout
+    fault: Fault
+
+
+class Largest(NamedTuple):
+    """The value with the largest error, in proportion to what was allowed."""
+
+    value: str
+    scaled_error: float
+    tolerance: float
+
+
+@dataclass
+class _Made:
+    """What a traced operator makes of its operands; made again from shaken ones when somebody asks for the noise."""
+
+    node: fx.Node
+    operands: dict[fx.Node, Any]
+    generator: torch.Generator
+    value: Any = None
+    _samples: list[Any] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.value = self._run({node: _value(held) for node, held in self.operands.items()})
+
+    def _run(self, values: dict[fx.Node, Any]) -> Any:  # noqa: ANN401
+        target: Any = self.node.target
+        return target(*fx.map_arg(self.node.args, values.__getitem__), **fx.map_arg(self.node.kwargs, values.__getitem__))
+
+    @property
+    def samples(self) -> list[Any]:
+        if self._samples is None:
+            self._samples = [found for _ in range(_SAMPLES) if (found := self._shaken()) is not None]
+        return self._samples
+
+    def _shaken(self) -> Any:  # noqa: ANN401
+        values = {
+            node: shaken(held.value, held.scale, self.generator) if isinstance(held, Whole) else held
+            for node, held in self.operands.items()
+        }
+        try:
+            return self._run(values)
+        except RuntimeError:  # an operator may refuse values that are no longer in its domain
+            return None
+
+
+def _value(held: Any) -> Any:  # noqa: ANN401
+    return held.value if isinstance(held, Whole) else held
+
+
+class Follower:
+    """Judges what the ranks report, as an observer of their simulation.
+
+    Parameters
+    ----------
+    expansion : Expansion
+        What the program was made from.
+    graph : torch.fx.Graph
+        The graph of a rank: it says which values there will be.
+    inputs : sequence of Whole
+        The inputs as the ranks hold them, put together.
+    ranks : collection of int
+        The ranks to report on.
+    seed : int
+        Of how operands are shaken.
+    """
+
+    def __init__(
+        self, expansion: Expansion, graph: fx.Graph, inputs: Sequence[Whole], ranks: Collection[int], seed: int
+    ) -> None:
+        traced = expansion.traced
+        self.wrong: list[WrongValue] = []
+        self.judged = 0
+        self.steps: set[str] = set()
+        self.largest: Largest | None = None
+        self._expansion = expansion
+        self._ranks = ranks
+        self._seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+        self._steps = {step.name: step for step in expansion.steps}
+        self._nodes = tuple(traced.graph_module.graph.nodes)
+        self._position = 0
+        self._frees = _last_uses(self._nodes)
+        self._held: dict[fx.Node, Any] = {}
+        self._made: dict[fx.Node, _Made] = {}
+        self._arrived: dict[str, Sequence[Any]] = {}
+        self._expected = {
+            node.meta["spmd_value"] for node in graph.nodes if "spmd_value" in node.meta and node.op != "placeholder"
+        }
+        self._inputs = dict(zip((each.node for each in traced.inputs), inputs, strict=True))
+        self._returned = {
+            f"resolve:{output.name}": (node, layout)
+            for output, node, layout in zip(traced.outputs, self._nodes[-1].args[0], expansion.output_layouts, strict=True)
+        }
+
+    # --- as an observer ---
+
+    def value(self, name: str, tensors: Sequence[Any]) -> None:
+        """Judge a value of the traced program once its turn comes, or an output that was resolved."""
+        if name in self._returned and name in self._steps:
+            self._judge_resolved(name, tensors)
+            return
+        self._arrived[name] = tensors
+        self._advance()
+
+    def operand(self, step: str, index: int, before: Sequence[Any], after: Sequence[Any]) -> None:
+        """Judge a redistribution by what it was given: nothing but rounding may be lost on the way."""
+        known = self._steps.get(step)
+        if known is None or known.op == "resolve":
+            return
+        operand = known.operands[index]
+        if any(tuple(tensor.shape) != operand.have.local_shape(rank) for rank, tensor in enumerate(before)):
+            return  # what it was given is already wrong, and reported
+        whole = assemble(operand.have, before, replicas(operand.have)[0])
+        self._judge(step, operand.name, operand.need, whole, after)
+
+    def finish(self) -> None:
+        """Follow what is left of the trace: values that no rank reported."""
+        self._expected.clear()
+        self._advance()
+
+    # --- following ---
+
+    def _advance(self) -> None:
+        while (node := self._nodes[self._position]).op != "output":
+            if node.name in self._expected and node.name not in self._arrived:
+                return
+            self._position += 1
+            self._follow(node)
+            for done in self._frees.get(node, ()):
+                self._held.pop(done, None)
+                self._made.pop(done, None)
+
+    def _follow(self, node: fx.Node) -> None:
+        if node.op == "placeholder":
+            self._held[node] = self._inputs[node.name]
+        elif node.op == "get_attr":
+            self._held[node] = Whole(getattr(self._expansion.traced.graph_module, str(node.target)))
+        elif node.op == "call_function":
+            expected, samples = self._make(node)
+            held = Whole(expected) if isinstance(expected, torch.Tensor) else expected
+            layout = self._expansion.layouts.get(node.name)
+            if node.name in self._arrived and isinstance(expected, torch.Tensor) and layout is not None:
+                found = self._judge_made(node, layout, expected, samples)
+                trusted = found.whole is not None and (found.fault is None or is_inexact(expected.dtype))
+                held = found.whole if trusted else held
+            self._held[node] = held
+
+    def _make(self, node: fx.Node) -> tuple[Any, Any]:
+        """What a node should hold, and how to ask for the same from shaken operands."""
+        if node.target is operator.getitem and isinstance(node.args[0], fx.Node) and node.args[0] in self._made:
+            made, index = self._made[node.args[0]], node.args[1]
+            return made.value[index], lambda: [sample[index] for sample in made.samples]
+        operands = {read: self._held[read] for read in node.all_input_nodes}
+        made = _Made(node, operands, self._generator(operands))
+        if isinstance(made.value, (tuple, list)):
+            self._made[node] = made
+        return made.value, lambda: made.samples
+
+    def _generator(self, operands: dict[fx.Node, Any]) -> torch.Generator:
+        devices = [held.value.device for held in operands.values() if isinstance(held, Whole)]
+        device = devices[0] if devices else torch.device("cpu")
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._generators[device]
+
+    # --- judging ---
+
+    def _judge_made(self, node: fx.Node, layout: Layout, expected: torch.Tensor, samples: Any) -> Verdict:  # noqa: ANN401
+        step = node.args[0].name if node.target is operator.getitem and isinstance(node.args[0], fx.Node) else node.name
+        verdict = judge(
+            expected,
+            layout,
+            self._arrived.pop(node.name),
+            self._ranks,
+            lambda scale: noise_of(expected, samples(), scale),
+        )
+        self._record(step, node.name, layout, verdict)
+        return verdict
+
+    def _judge_resolved(self, name: str, tensors: Sequence[Any]) -> None:
+        node, layout = self._returned[name]
+        self._judge(name, name, layout, self._held[node], tensors)
+
+    def _judge(self, step: str, value: str, layout: Layout, whole: Whole, tensors: Sequence[Any]) -> None:
+        """Judge what is only moved about, or reduced."""
+
+        def noise(scale: torch.Tensor | None) -> torch.Tensor:
+            scales = [each for each in (whole.scale, scale) if each is not None]
+            return noise_of(whole.value, (), torch.stack(scales).sum(0) if scales else None)
+
+        self._record(step, value, layout, judge(whole.value, layout, tensors, self._ranks, noise))
+
+    def _record(self, step: str, value: str, layout: Layout, verdict: Verdict) -> None:
+        self.judged += 1
+        self.steps.add(step)
+        allowed = tolerance(layout.dtype)
+        if verdict.fault is not None:
+            self.wrong.append(WrongValue(step, value, layout, verdict.fault))
+        if self.largest is None or verdict.max_scaled_error * self.largest.tolerance > self.largest.scaled_error * allowed:
+            self.largest = Largest(value, verdict.max_scaled_error, allowed)
+
+
+def _last_uses(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
+    """The values that are not needed after each node."""
+    last: dict[fx.Node, fx.Node] = {}
+    for node in nodes:
+        last[node] = node
+        last.update(dict.fromkeys(node.all_input_nodes, node))
+    frees: dict[fx.Node, list[fx.Node]] = {}
+    for value, user in last.items():
+        frees.setdefault(user, []).append(value)
+    return frees

@@ -1,0 +1,210 @@
+"""The report of a proof: what was judged, how, and where the first error is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spmd_lab.errors import VerificationError
+
+if TYPE_CHECKING:
+    from spmd_lab.expand import Step
+    from spmd_lab.layout import Layout
+    from spmd_lab.mesh import Mesh
+    from spmd_lab.prove.follow import Largest
+
+__all__ = ["Divergence", "OutputError", "VerifyReport"]
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """How far one output is from that of eager PyTorch.
+
+    Parameters
+    ----------
+    name : str
+        The output: ``out``, ``loss``, ``grad(blocks.0.q.weight)``.
+    layout : Layout or None
+        How it lies on the mesh; None where it is no tensor.
+    max_abs_error : float
+        The largest difference.
+    max_scaled_error : float
+        The largest difference, in proportion to the scale of what was computed.
+    tolerance : float
+        How large a scaled error may be.
+    ok : bool
+        Whether it is within the tolerance.
+    """
+
+    name: str
+    layout: Layout | None
+    max_abs_error: float
+    max_scaled_error: float
+    tolerance: float
+    ok: bool
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A place where the program is not the single-device program.
+
+    Parameters
+    ----------
+    step : Step or None
+        The step; None for an output that no step of its own makes.
+    value : str
+        The value: that of the step, one of its operands, or an output.
+    rank : int or None
+        The first rank that is wrong; of a pending reduction, the first of the ranks that hold its pieces.
+    index : tuple of int or None
+        The element, in the whole tensor; None where it is not a matter of one element.
+    expected, got : object
+        What should be there, and what is.
+    reason : str
+        In words.
+    layout : Layout or None
+        The layout that the value should have.
+    """
+
+    step: Step | None
+    value: str
+    rank: int | None
+    index: tuple[int, ...] | None
+    expected: object
+    got: object
+    reason: str
+    layout: Layout | None = None
+
+    def __str__(self) -> str:
+        name = f"{self.step.name} ({self.step.op})" if self.step is not None else self.value
+        where = "" if self.rank is None else f" on rank {self.rank}"
+        element = "" if self.index is None else f" at {list(self.index)}"
+        return f"{name}: {self.value}{where}{element}: expected {self.expected}, got {self.got}; {self.reason}"
+
+
+@dataclass(frozen=True, repr=False)
+class VerifyReport:
+    """What came out of running the program of every rank, and comparing it with one device.
+
+    Parameters
+    ----------
+    ok : bool
+        Whether every value on every rank is right, every output equals that of eager PyTorch, and every layout
+        follows from the collectives that are carried out.
+    mesh : Mesh
+        The mesh.
+    ranks : tuple of int
+        The ranks that were judged; all of them ran.
+    outputs : tuple of OutputError
+        The outputs and gradients, against eager PyTorch.
+    divergences : tuple of Divergence
+        What is wrong, in the order of the program; each step is judged on what it was given, so an error does not
+        show again in the steps after it.
+    steps_checked, values_checked : int
+        How many steps, and how many of their values and redistributed operands, were judged.
+    largest : Largest or None
+        The value with the largest error, its scaled error, and how large that may be.
+    seed : int
+        Of everything that was drawn.
+    """
+
+    ok: bool
+    mesh: Mesh
+    ranks: tuple[int, ...]
+    outputs: tuple[OutputError, ...]
+    divergences: tuple[Divergence, ...]
+    steps_checked: int
+    values_checked: int
+    largest: Largest | None
+    seed: int
+
+    @property
+    def first_divergence(self) -> Divergence | None:
+        """The first thing that is wrong; None where nothing is."""
+        return self.divergences[0] if self.divergences else None
+
+    @property
+    def tolerance(self) -> float:
+        """How large the scaled error of the value with the largest error may be."""
+        return self.largest.tolerance if self.largest is not None else 0.0
+
+    def raise_if_wrong(self) -> None:
+        """Do nothing if the program is right.
+
+        Raises
+        ------
+        VerificationError
+            If it is not: names the step, its line, the rank, the element, and the layouts.
+        """
+        if self.ok:
+            return
+        first = self.first_divergence
+        if first is None:
+            wrong = [output for output in self.outputs if not output.ok]
+            raise VerificationError(
+                f"output {wrong[0].name} differs from eager PyTorch: scaled error {wrong[0].max_scaled_error:.1e}, "
+                f"{wrong[0].tolerance:.1e} is allowed",
+                layouts={each.name: each.layout for each in wrong if each.layout is not None},
+                hint="the trace itself differs from eager PyTorch; does the program depend on data or on random numbers?",
+            )
+        layouts: dict[str, object] = {}
+        if first.step is not None:
+            layouts = {each.name: f"{each.have} -> {each.need}" for each in first.step.operands}
+        if first.layout is not None:
+            layouts[first.value] = first.layout
+        raise VerificationError(
+            str(first),
+            node=None if first.step is None else f"{first.step.name}: {first.step.op}",
+            source=None if first.step is None else first.step.source,
+            layouts=layouts,
+            hint=f"look at expansion[{first.step.name!r}]" if first.step is not None else "look at what is returned",
+        )
+
+    def __repr__(self) -> str:
+        return "\n".join([self._verdict(), *self._details()])
+
+    def _verdict(self) -> str:
+        count = len(self.ranks)
+        where = f"{count} rank{'s' * (count != 1)}"
+        if self.ok:
+            return f"every node equal on {where}: {self._evidence()}"
+        first = self.first_divergence
+        if first is None:
+            return f"not equal on {where}: an output differs from eager PyTorch"
+        return f"not equal on {where}: {first}"
+
+    def _evidence(self) -> str:
+        counted = f"{self.values_checked} values of {self.steps_checked} steps"
+        if self.largest is None or self.largest.scaled_error == 0:
+            return f"{counted}, without any difference"
+        return (
+            f"{counted}, largest error {self.largest.scaled_error:.1e} ({self.largest.value}), "
+            f"{self.largest.tolerance:.1e} is allowed"
+        )
+
+    def _details(self) -> list[str]:
+        lines = [f"{self.mesh!r}, seed {self.seed}"]
+        if len(self.divergences) > 1:
+            lines.append(f"{len(self.divergences)} divergences, in {len({each.step for each in self.divergences})} steps")
+        rows = [("output", "layout", "abs error", "scaled", "allowed", "")]
+        rows += [
+            (
+                each.name,
+                "" if each.layout is None else str(each.layout),
+                f"{each.max_abs_error:.1e}",
+                f"{each.max_scaled_error:.1e}",
+                f"{each.tolerance:.1e}",
+                "" if each.ok else "wrong",
+            )
+            for each in self._shown()
+        ]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        hidden = len(self.outputs) - len(self._shown())
+        if hidden:
+            lines.append(f"... and {hidden} more, all equal")
+        return lines
+
+    def _shown(self) -> tuple[OutputError, ...]:
+        """The first outputs, and all that are wrong."""
+        return tuple(each for position, each in enumerate(self.outputs) if position < 8 or not each.ok)
