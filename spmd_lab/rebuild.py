@@ -115,6 +115,22 @@ class Program:
 
         return verify(self, inputs, seed, ranks)
 
+    def __repr__(self) -> str:
+        from spmd_lab.records import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from spmd_lab.records import html
+
+        return html(self)
+
+    def to_text(self) -> str:
+        """The whole code, where ``repr`` leaves out the middle of long code."""
+        from spmd_lab.records import text
+
+        return text(self, full=True)
+
 
 def rebuild(expansion: Expansion) -> Program:
     """Splice the subgraphs of an expansion into one program.

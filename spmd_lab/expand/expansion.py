@@ -12,12 +12,15 @@ from spmd_lab.errors import ArgumentError, nearest
 from spmd_lab.expand.values import Collective, Step
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
+    from pathlib import Path
 
     from spmd_lab.expand.subgraph import Subgraph
     from spmd_lab.explain import CollectiveTable
     from spmd_lab.layout import Layout
     from spmd_lab.mesh import Mesh
+    from spmd_lab.prove import VerifyReport
     from spmd_lab.rebuild import Program
     from spmd_lab.trace.values import TracedGraph
 
@@ -160,6 +163,35 @@ class Expansion:
             for node in self.traced.graph_module.graph.nodes
             if node.target is operator.getitem and isinstance(node.args[0], fx.Node)
         }
+
+    def __repr__(self) -> str:
+        from spmd_lab.records import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from spmd_lab.records import html
+
+        return html(self)
+
+    def to_html(self, path: str | os.PathLike[str], report: VerifyReport | None = None) -> Path:
+        """Write a self-contained page: every module with its steps that communicate, and the pictures of these.
+
+        Parameters
+        ----------
+        path : path
+            The file, in a folder that exists.
+        report : VerifyReport, optional
+            The proof, to stand beside the title.
+
+        Raises
+        ------
+        ArgumentError
+            If there is no such folder.
+        """
+        from spmd_lab.records import save_page
+
+        return save_page(self, path, report)
 
 
 def _is_place(key: str, file: str, line: int) -> bool:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from spmd_lab.layout import Layout
+    from spmd_lab.show.picture import Picture
     from spmd_lab.trace.values import Phase, Source
 
 __all__ = ["Collective", "Move", "Operand", "Redistribution", "Step"]
@@ -130,7 +131,7 @@ class Collective:
     need: Layout
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Step:
     """One operator of the traced program, expanded; or one pending output, resolved.
 
@@ -173,3 +174,18 @@ class Step:
         """The dispatch subgraph as a given rank runs it."""
         return self._subgraph(rank)
 
+    def __repr__(self) -> str:
+        from spmd_lab.records import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from spmd_lab.records import html
+
+        return html(self)
+
+    def draw(self) -> Picture:
+        """The dispatch subgraph as a picture."""
+        from spmd_lab.records import draw
+
+        return draw(self)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import torch
     from torch import fx
 
+    from spmd_lab.show.picture import Picture
+
 __all__ = ["Phase", "Reference", "Source", "TracedGraph", "TracedInput", "TracedOutput"]
 
 Phase = Literal["forward", "backward"]
@@ -210,3 +212,25 @@ class TracedGraph:
             for node in self.graph_module.graph.nodes
             if node.op == "call_function" and node.target is not operator.getitem
         )
+
+    def __repr__(self) -> str:
+        from spmd_lab.records import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from spmd_lab.records import html
+
+        return html(self)
+
+    def to_text(self) -> str:
+        """The whole code, where ``repr`` leaves out the middle of long code."""
+        from spmd_lab.records import text
+
+        return text(self, full=True)
+
+    def draw(self) -> Picture:
+        """The graph as a picture: every node, or every module where there are more than 300 nodes."""
+        from spmd_lab.records import draw
+
+        return draw(self)

@@ -1,0 +1,67 @@
+"""From values to plain records, and so to text, HTML and pictures: the one place that knows both sides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spmd_lab.records.adapter import adapt, adapt_briefly, adapt_graph
+from spmd_lab.records.expansions import expansion_record
+from spmd_lab.records.reports import report_record
+from spmd_lab.show.files import write_text
+from spmd_lab.show.html import html as html_of_record
+from spmd_lab.show.page import expansion_page
+from spmd_lab.show.picture import picture
+from spmd_lab.show.text import text as text_of_record
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    from spmd_lab.expand.expansion import Expansion
+    from spmd_lab.expand.values import Step
+    from spmd_lab.prove import VerifyReport
+    from spmd_lab.records.adapter import Shown
+    from spmd_lab.show.picture import Picture
+    from spmd_lab.trace.values import TracedGraph
+
+__all__ = ["draw", "html", "html_page", "save_page", "text"]
+
+
+def text(value: Shown, full: bool = False) -> str:
+    """A value as text; ``full`` prints the middle of long code too."""
+    return text_of_record(adapt_briefly(value), full=full)
+
+
+def html(value: Shown) -> str:
+    """A value as a fragment of HTML, for a notebook."""
+    return html_of_record(adapt(value))
+
+
+def draw(value: TracedGraph | Step) -> Picture:
+    """The picture of a graph."""
+    return picture(adapt_graph(value))
+
+
+def html_page(expansion: Expansion, report: VerifyReport | None = None) -> str:
+    """A self-contained page of an expansion, with the pictures of its steps.
+
+    Parameters
+    ----------
+    expansion : Expansion
+        What to show.
+    report : VerifyReport, optional
+        Its proof.
+    """
+    record = expansion_record(expansion, pictures=True)
+    return expansion_page(record, None if report is None else report_record(report))
+
+
+def save_page(expansion: Expansion, path: str | os.PathLike[str], report: VerifyReport | None = None) -> Path:
+    """Write the page of an expansion to a file, whole or not at all.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such folder.
+    """
+    return write_text(path, html_page(expansion, report))

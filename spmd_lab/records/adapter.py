@@ -1,0 +1,58 @@
+"""Which record belongs to which value."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Union
+
+from spmd_lab.expand.expansion import Expansion
+from spmd_lab.expand.values import Step
+from spmd_lab.explain import CollectiveGroups, CollectiveTable
+from spmd_lab.prove import VerifyReport
+from spmd_lab.rebuild import Program
+from spmd_lab.records.collectives import collectives_record, groups_record
+from spmd_lab.records.expansions import expansion_record
+from spmd_lab.records.graphs import step_graph_record, traced_graph_record
+from spmd_lab.records.programs import program_record
+from spmd_lab.records.reports import report_record
+from spmd_lab.records.steps import step_record
+from spmd_lab.records.traces import trace_record
+from spmd_lab.show.record_types import GraphRecord, Record
+from spmd_lab.trace.values import TracedGraph
+
+__all__ = ["Shown", "adapt", "adapt_briefly", "adapt_graph"]
+
+Shown = Union[TracedGraph, Step, Expansion, CollectiveTable, CollectiveGroups, Program, VerifyReport]  # noqa: UP007
+
+
+@singledispatch
+def adapt(value: object) -> Record:
+    """The record of a value."""
+    raise TypeError(f"no record for a {type(value).__name__}")
+
+
+adapt.register(TracedGraph)(trace_record)
+adapt.register(Expansion)(expansion_record)
+adapt.register(CollectiveTable)(collectives_record)
+adapt.register(CollectiveGroups)(groups_record)
+adapt.register(Program)(program_record)
+adapt.register(VerifyReport)(report_record)
+
+
+@adapt.register
+def _step(value: Step) -> Record:
+    return step_record(value, picture=True)
+
+
+def adapt_briefly(value: Shown) -> Record:
+    """The record of a value without what text does not say."""
+    if isinstance(value, Expansion):
+        return expansion_record(value, modules=False)
+    if isinstance(value, Step):
+        return step_record(value)
+    return adapt(value)
+
+
+def adapt_graph(value: TracedGraph | Step) -> GraphRecord:
+    """The record of the picture of a value."""
+    return step_graph_record(value) if isinstance(value, Step) else traced_graph_record(value)

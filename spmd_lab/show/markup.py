@@ -1,0 +1,86 @@
+"""Small functions from which HTML grows. Text becomes `Html` through `escaped` alone."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from html import escape
+from typing import TYPE_CHECKING, NewType
+
+from spmd_lab.show.theme import CELL, CODE, INDENT, MUTED, NOWRAP, SCROLL, TABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["Html", "bold", "code", "details", "escaped", "image", "joined", "muted", "pre", "table", "tag"]
+
+Html = NewType("Html", str)
+
+
+def escaped(text: str) -> Html:
+    """Text as HTML that shows it.
+
+    Examples
+    --------
+    >>> escaped("<script>")
+    '&lt;script&gt;'
+    """
+    return Html(escape(text))
+
+
+def joined(parts: Iterable[Html], separator: str = "") -> Html:
+    """Pieces one after the other, with text between them."""
+    return Html(escape(separator).join(parts))
+
+
+def tag(name: str, *children: Html, style: str = "") -> Html:
+    """An element.
+
+    Examples
+    --------
+    >>> tag("b", escaped("a & b"), style="color:red")
+    '<b style="color:red">a &amp; b</b>'
+    """
+    opening = f'{name} style="{escape(style)}"' if style else name
+    return Html(f"<{opening}>{joined(children)}</{name}>")
+
+
+def bold(text: str, style: str = "") -> Html:
+    """Bold text."""
+    return tag("b", escaped(text), style=style)
+
+
+def muted(text: str) -> Html:
+    """Text that steps back."""
+    return tag("span", escaped(text), style=MUTED)
+
+
+def code(*children: Html) -> Html:
+    """Code within a line."""
+    return tag("span", *children, style=CODE)
+
+
+def pre(*children: Html) -> Html:
+    """Lines of code."""
+    return tag("pre", *children, style=f"{CODE};{SCROLL};line-height:1.35")
+
+
+def details(summary: Html, *body: Html, opened: bool = False) -> Html:
+    """A line that unfolds; without a body, the line alone."""
+    if not any(body):
+        return tag("div", summary, style=INDENT)
+    opening = "<details open>" if opened else "<details>"
+    return Html(f"{opening}<summary>{summary}</summary>{tag('div', *body, style=INDENT)}</details>")
+
+
+def table(heading: Sequence[str], rows: Iterable[Sequence[Html]]) -> Html:
+    """A table with a heading."""
+    head = tag("tr", *(tag("th", escaped(cell), style=f"{CELL};{NOWRAP}") for cell in heading))
+    body = joined(tag("tr", *(tag("td", cell, style=CELL) for cell in row)) for row in rows)
+    whole = tag("table", tag("thead", head), tag("tbody", body), style=TABLE)
+    return tag("div", whole, style=SCROLL)
+
+
+def image(svg: str, alt: str) -> Html:
+    """A picture that carries its own data."""
+    data = b64encode(svg.encode()).decode()
+    return Html(f'<img alt="{escape(alt)}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">')

@@ -1,0 +1,76 @@
+"""A picture as a value: it shows itself in a notebook, and saves itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spmd_lab.errors import ArgumentError
+from spmd_lab.show.files import write_text
+from spmd_lab.show.graph_svg import graph_svg
+from spmd_lab.show.markup import image
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    from spmd_lab.show.record_types import GraphRecord
+
+__all__ = ["Picture", "picture"]
+
+
+@dataclass(frozen=True, repr=False)
+class Picture:
+    """An SVG picture.
+
+    Parameters
+    ----------
+    svg : str
+        The picture.
+    alt : str
+        What it shows, in words.
+    """
+
+    svg: str
+    alt: str
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the picture to a file.
+
+        Parameters
+        ----------
+        path : path
+            A name that ends in ``.svg``, in a folder that exists.
+
+        Raises
+        ------
+        ArgumentError
+            If the name ends otherwise, or there is no such folder.
+        """
+        if not str(path).endswith(".svg"):
+            raise ArgumentError(
+                "a picture is saved as SVG", argument=f"path={str(path)!r}", hint="a name that ends in .svg"
+            )
+        return write_text(path, self.svg)
+
+    def __repr__(self) -> str:
+        return f"<Picture: {self.alt}>"
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def _repr_html_(self) -> str:
+        return image(self.svg, self.alt)
+
+
+def picture(record: GraphRecord) -> Picture:
+    """The picture of a graph.
+
+    Examples
+    --------
+    >>> from spmd_lab.show.record_types import EdgeRecord, GraphRecord, NodeRecord
+    >>> nodes = (NodeRecord("x", "operand", ("x",)), NodeRecord("relu", "op", ("relu",)))
+    >>> picture(GraphRecord("a graph", False, nodes, (EdgeRecord("x", "relu"),)))
+    <Picture: a graph>
+    """
+    return Picture(graph_svg(record), record.alt)

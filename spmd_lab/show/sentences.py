@@ -1,0 +1,185 @@
+"""The sentences that text and HTML share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spmd_lab.show.units import bytes_text, count_text, counted
+
+if TYPE_CHECKING:
+    from spmd_lab.show.record_types import (
+        AxisRecord,
+        CollectiveRecord,
+        CollectivesRecord,
+        CountsRecord,
+        DivergenceRecord,
+        ExpansionRecord,
+        ModuleRecord,
+        MoveRecord,
+        ProgramRecord,
+        ReportRecord,
+        Span,
+        StepRecord,
+        TallyRecord,
+        TraceRecord,
+    )
+
+__all__ = [
+    "axes_text",
+    "collective_text",
+    "collectives_sentence",
+    "divergence_rows",
+    "expansion_counts",
+    "expansion_sentence",
+    "mesh_text",
+    "module_title",
+    "move_text",
+    "next_line",
+    "own_collectives",
+    "program_sentence",
+    "report_evidence",
+    "report_sentence",
+    "report_verdict",
+    "short_op",
+    "step_sentence",
+    "tally_text",
+    "trace_sentence",
+]
+
+
+def mesh_text(axes: tuple[AxisRecord, ...]) -> str:
+    """``dp=2 x tp=4``."""
+    return " x ".join(f"{axis.name}={axis.size}" for axis in axes)
+
+
+def axes_text(axes: tuple[Span, ...]) -> str:
+    """``dp, tp``."""
+    return ", ".join(span.text for span in axes)
+
+
+def short_op(op: str) -> str:
+    """``mm`` of ``aten.mm.default``.
+
+    Examples
+    --------
+    >>> short_op("aten.mm.default"), short_op("aten.add.Tensor"), short_op("resolve")
+    ('mm', 'add', 'resolve')
+    """
+    parts = op.split(".")
+    return parts[1] if len(parts) > 2 else parts[-1]
+
+
+def move_text(move: MoveRecord) -> str:
+    """``all_reduce(tp) 512 KB``; a local move says so."""
+    size = bytes_text(move.payload_bytes) if move.communicates else "local"
+    return f"{move.kind}({move.axis.text}) {size}"
+
+
+def collective_text(record: CollectiveRecord) -> str:
+    """``all_reduce(tp)``."""
+    return f"{record.kind}({axes_text(record.axes)})"
+
+
+def tally_text(tally: TallyRecord) -> str:
+    """``6 all_gather(tp) backward``; a single one has no number."""
+    count = f"{count_text(tally.count)} " if tally.count > 1 else ""
+    return f"{count}{tally.kind}({axes_text(tally.axes)}) {tally.phase}".rstrip()
+
+
+def module_title(module: ModuleRecord, program: str, parent: str = "") -> str:
+    """The name of a module within its parent; of several that run the same program, all, or the first and last."""
+    names = [path.removeprefix(f"{parent}.") if parent else path or f"{program} itself" for path in module.paths]
+    return ", ".join(names) if len(names) <= _NAMED else f"{names[0]} – {names[-1]}"
+
+
+_NAMED = 3
+
+
+def expansion_counts(counts: CountsRecord) -> str:
+    """The numbers of an expansion, as one sentence without its subject."""
+    in_steps = counts.forward_collectives + counts.backward_collectives
+    pending = "pending gradient" if counts.resolves_are_gradients else "pending output"
+    return (
+        f"{counted(counts.operators, 'operator')}, "
+        f"{counted(in_steps + counts.resolve_collectives, 'collective')}: {count_text(in_steps)} in steps "
+        f"({count_text(counts.forward_collectives)} forward, {count_text(counts.backward_collectives)} backward) and "
+        f"{count_text(counts.resolve_collectives)} to resolve {counted(counts.resolves, pending)}, "
+        f"{bytes_text(counts.sent_bytes)} sent per rank, {counted(counts.fallbacks, 'fallback')}"
+    )
+
+
+def expansion_sentence(record: ExpansionRecord) -> str:
+    """One line of truth about an expansion."""
+    return f"{record.name} on {mesh_text(record.axes)}: {expansion_counts(record.counts)}"
+
+
+def next_line(record: ExpansionRecord) -> str:
+    """What to look at next, as a line that can be typed."""
+    if not record.lines.groups or not record.lines.groups[0].place:
+        return "next: expansion.program.verify()"
+    return f'next: expansion["{record.lines.groups[0].place}"]'
+
+
+def step_sentence(record: StepRecord) -> str:
+    """The name, operator and phase of a step."""
+    return f"{record.name}: {record.op}, {record.phase}"
+
+
+def own_collectives(record: StepRecord) -> tuple[CollectiveRecord, ...]:
+    """Those that belong to the operator itself, and not to the way of an operand."""
+    return tuple(found for found in record.collectives if found.operand == record.name)
+
+
+def collectives_sentence(record: CollectivesRecord) -> str:
+    """How many collectives, and how much they move."""
+    if not record.count:
+        return "no collectives"
+    return (
+        f"{counted(record.count, 'collective')}, {bytes_text(record.sent_bytes)} sent per rank, "
+        f"{bytes_text(record.payload_bytes)} of payload"
+    )
+
+
+def trace_sentence(record: TraceRecord) -> str:
+    """How large a traced graph is."""
+    arguments = ", ".join(counted(count, role) for role, count in record.arguments_by_role)
+    results = ", ".join(counted(count, role) for role, count in record.results_by_role)
+    operators = (
+        f"{counted(record.forward_operators, 'operator')} forward, {count_text(record.backward_operators)} backward"
+    )
+    return f"{record.name} on one device: {operators}; takes {arguments or 'nothing'}; gives {results or 'nothing'}"
+
+
+def program_sentence(record: ProgramRecord) -> str:
+    """How large a program is."""
+    return (
+        f"{record.name} as rank 0 of {mesh_text(record.axes)} runs it: {counted(record.nodes, 'node')}, "
+        f"{counted(record.collectives, 'collective')}"
+    )
+
+
+def report_verdict(record: ReportRecord) -> str:
+    """The verdict in a few words."""
+    return f"{'every node equal' if record.ok else 'NOT equal'} on {counted(record.ranks, 'rank')}"
+
+
+def report_evidence(record: ReportRecord) -> str:
+    """What was judged, the largest error, and what was allowed."""
+    judged = f"{counted(record.values, 'value')} of {counted(record.steps, 'step')}"
+    if not record.largest_value:
+        return f"{judged}, without any difference"
+    return (
+        f"{judged}, largest scaled error {record.largest_error} ({record.largest_value}), tolerance {record.tolerance}"
+    )
+
+
+def report_sentence(record: ReportRecord) -> str:
+    """What a verification found."""
+    return f"{report_verdict(record)}: {report_evidence(record)}"
+
+
+def divergence_rows(found: DivergenceRecord) -> list[tuple[str, str]]:
+    """What is known of a wrong value, besides its line and its layout."""
+    rows = [("step", found.step), ("value", found.value), ("rank", found.rank), ("index", found.index)]
+    rows += [("expected", found.expected), ("got", found.got), ("because", found.reason)]
+    return [row for row in rows if row[1]]
