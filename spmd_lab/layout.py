@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
 from spmd_lab.elements import Run, Split, held_lengths, held_runs, piece_lengths, runs_length
 from spmd_lab.errors import LayoutError
@@ -16,8 +16,6 @@ from spmd_lab.torch_internals.placements import StridedShard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from torch.distributed.tensor.placement_types import Placement
 
     from spmd_lab.mesh import Mesh
 
@@ -81,6 +79,12 @@ class Layout:
         return tuple(self._with_positive_dim(placement) for placement in placements)
 
     def _with_positive_dim(self, placement: Placement) -> Placement:
+        if not isinstance(placement, Placement):
+            raise LayoutError(
+                f"{placement!r} is no placement",
+                argument=repr(placement),
+                hint="Shard(0), Replicate() or Partial(); Layout.parse reads text",
+            )
         if not isinstance(placement, (Shard, StridedShard)):
             return placement
         ndim = len(self.global_shape)
@@ -121,7 +125,7 @@ class Layout:
         >>> Layout.parse("b/dp ...", Mesh(dp=4), shape=(8, 3, 3), dtype=torch.float32)
         f32[8/dp, 3, 3]
         """
-        from spmd_lab.notation import parse_layout
+        from spmd_lab.parsing import parse_layout
 
         return parse_layout(text, mesh, shape, dtype)
 

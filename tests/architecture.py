@@ -14,11 +14,12 @@ PACKAGE = "spmd_lab"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("torch_internals",),
-    ("errors", "mesh", "elements", "layout", "notation"),
+    ("errors", "mesh", "elements", "layout", "notation", "parsing"),
     ("local_graph",),
     ("rules",),
     ("trace",),
     ("expand",),
+    ("spmd_expand",),
     ("rebuild",),
     ("prove", "run", "explain", "rewrite"),
     ("show",),
@@ -29,7 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 )
 """From the ground up. A folder may import what stands on lower floors, and itself."""
 
-SHARED_FLOOR = frozenset({"errors", "mesh", "elements", "layout", "notation"})
+SHARED_FLOOR = frozenset({"errors", "mesh", "elements", "layout", "notation", "parsing"})
 """The values that everything speaks in may import one another."""
 
 OPERATOR_NAMESPACES = ("torch.ops._c10d_functional", "torch.ops._dtensor")
