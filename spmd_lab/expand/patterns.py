@@ -120,6 +120,7 @@ def match_parameters(traced: TracedGraph, mesh: Mesh, params: Mapping[str, objec
     owned = [found for found in traced.inputs if found.role in ("parameter", "buffer")]
     layouts: dict[str, Layout] = {}
     winners: dict[str, str] = {}
+    agreeing: set[str] = set()
     for pattern, spec in params.items():
         argument = f"params={{{pattern!r}: {spec!r}}}"
         matched = [found for found in owned if _matching_names(pattern, spec, found)]
@@ -129,14 +130,17 @@ def match_parameters(traced: TracedGraph, mesh: Mesh, params: Mapping[str, objec
             layout = _layout(found, spec, mesh, _matching_names(pattern, spec, found)[0], argument)
             if found.name not in layouts:
                 layouts[found.name], winners[found.name] = layout, pattern
-            elif _different_names(winners[found.name], pattern, params, found) and layout != layouts[found.name]:
+            elif _different_names(winners[found.name], pattern, params, found):
+                agreeing.add(pattern)
+                if layout == layouts[found.name]:
+                    continue
                 raise PatternError(
                     f"{' and '.join(map(repr, found.names))} are one tensor, but two patterns place it differently",
                     argument=argument,
                     layouts={winners[found.name]: layouts[found.name], pattern: layout},
                     hint="give both names the same placements, or name one of them",
                 )
-        if pattern not in winners.values():
+        if pattern not in winners.values() and pattern not in agreeing:
             earlier = sorted({winners[found.name] for found in matched})
             raise PatternError(
                 f"{pattern!r} has no effect: {', '.join(map(repr, earlier))} matches the same names first",

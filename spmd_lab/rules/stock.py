@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed.tensor import Partial, Replicate, Shard
@@ -15,7 +16,7 @@ from spmd_lab.torch_internals.placements import StridedShard, is_plain_partial
 from spmd_lab.torch_internals.sharding import NoStockRuleError, StockAnswer, TensorSlot, ask_stock_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import fx
     from torch.distributed.tensor.placement_types import Placement
@@ -41,21 +42,26 @@ def plan_by_stock_rule(call: OpCall) -> Plan:
         )
     if any(isinstance(value, TensorArg) for value in call.kwargs.values()):
         return plan_whole(call, "torch's rules do not see tensors passed by keyword")
-    answer = _ask(call, rank=0)
-    try:
-        needs = tuple(
-            tensor.layout.with_placements(placements)
-            for tensor, placements in zip(call.tensors, answer.needs, strict=True)
-        )
-        outputs = _outputs(call, answer)
-    except LayoutError as error:
-        raise UnsupportedOperatorError(
-            f"torch's rule for {call.title} answers with placements that do not fit: {error.what}"
-        ) from error
+    refusal: Exception | None = None
+    for asked in _ever_more_whole(call):
+        try:
+            answer = _ask(asked, rank=0)
+            needs = tuple(
+                tensor.layout.with_placements(placements)
+                for tensor, placements in zip(call.tensors, answer.needs, strict=True)
+            )
+            outputs = _outputs(call, answer)
+            break
+        except (NoStockRuleError, LayoutError) as error:
+            refusal = refusal or error
+    else:
+        raise _unsupported(call, refusal)
     doubt = _doubt(needs, outputs)
     if doubt is not None:
         return plan_whole(call, doubt)
-    return Plan(needs, outputs, _run_answer(call, answer, needs, outputs))
+    gathered = asked is not call and all(layout.is_replicated for layout in asked.has)
+    why = f"torch's rule fails on these layouts: {_first_line(refusal)}" if gathered else None
+    return Plan(needs, outputs, _run_answer(asked, answer, needs, outputs), fallback=why)
 
 
 def plan_whole(call: OpCall, why: str) -> Plan:
@@ -65,15 +71,57 @@ def plan_whole(call: OpCall, why: str) -> Plan:
     return Plan(needs, outputs, run_operator(call), fallback=why)
 
 
+def _ever_more_whole(call: OpCall) -> Iterator[OpCall]:
+    """The call as it is; then with what torch's rules often fail on made whole: pending axes, uneven axes, all axes."""
+    yield call
+    seen = {call.has}
+    for is_kept in (_is_settled, _is_settled_and_even, lambda _layout, _axis: False):
+        tensors = tuple(replace(tensor, layout=_whole_unless(is_kept, tensor.layout)) for tensor in call.tensors)
+        if (has := tuple(tensor.layout for tensor in tensors)) not in seen:
+            seen.add(has)
+            yield replace(call, args=_retold(call.args, tensors), kwargs=_retold(call.kwargs, tensors), tensors=tensors)
+
+
+def _is_settled(layout: Layout, axis: str) -> bool:
+    return axis not in layout.pending
+
+
+def _is_settled_and_even(layout: Layout, axis: str) -> bool:
+    return axis not in layout.pending and axis not in layout.uneven_axes
+
+
+def _whole_unless(is_kept: Callable[[Layout, str], bool], layout: Layout) -> Layout:
+    kept = [is_kept(layout, axis) for axis in layout.mesh.axes]
+    return layout.with_placements(
+        [placement if keep else Replicate() for keep, placement in zip(kept, layout.placements, strict=True)]
+    )
+
+
+def _retold(value: Any, tensors: tuple[TensorArg, ...]) -> Any:  # noqa: ANN401
+    """The same arguments, with other layouts for the tensors."""
+    if isinstance(value, TensorArg):
+        return tensors[value.index]
+    if isinstance(value, dict):
+        return {key: _retold(each, tensors) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_retold(each, tensors) for each in value)
+    return value
+
+
 def _ask(call: OpCall, rank: int) -> StockAnswer:
-    try:
-        return ask_stock_rule(call.op, _slots(call.args), _slots(call.kwargs), call.mesh.shape, rank)
-    except NoStockRuleError as error:
-        raise UnsupportedOperatorError(
-            f"no sharding rule for {call.title}",
-            layouts={f"tensor {tensor.index}": tensor.layout for tensor in call.tensors},
-            hint=f"replicate what it reads; torch says: {str(error).splitlines()[0][:200]}",
-        ) from error
+    return ask_stock_rule(call.op, _slots(call.args), _slots(call.kwargs), call.mesh.shape, rank)
+
+
+def _unsupported(call: OpCall, refusal: Exception | None) -> UnsupportedOperatorError:
+    return UnsupportedOperatorError(
+        f"no sharding rule for {call.title}",
+        layouts={f"tensor {tensor.index}": tensor.layout for tensor in call.tensors},
+        hint=f"replicate what it reads; torch says: {_first_line(refusal)}",
+    )
+
+
+def _first_line(error: Exception | None) -> str:
+    return next(iter(str(error).splitlines()), "")[:200]
 
 
 def _slots(value: Any) -> Any:  # noqa: ANN401
