@@ -81,7 +81,7 @@ class LocalGraphBuilder:
 
     def call(self, op: Callable[..., Any], *args: Argument, **kwargs: Argument) -> fx.Node:
         """Append a call of an operator."""
-        node = self.graph.call_function(op, args, kwargs)
+        node = self.graph.create_node("call_function", op, args, kwargs, name=op.__name__.partition(".")[0])
         node.meta.update(self.meta)
         return node
 

@@ -171,15 +171,15 @@ class _Splicer:
         self.tuples: dict[str, tuple[fx.Node | None, ...]] = {}
         self.constants: dict[str, torch.Tensor] = {}
 
-    def step(self, step: Step, operands: Sequence[fx.Node]) -> tuple[fx.Node | None, ...]:
-        """Copy the subgraph of one step behind its operands; return the nodes of its outputs."""
+    def step(self, step: Step, operands: Sequence[fx.Node], values: Sequence[str]) -> tuple[fx.Node | None, ...]:
+        """Copy the subgraph of one step behind its operands; name its outputs after the values that they hold."""
         local: LocalGraph = self.expansion.subgraphs[step.name].at(self.coordinate)
+        names = {node: name for node, name in zip(local.outputs, values, strict=False) if node is not None}
         copies: dict[fx.Node, fx.Node] = dict(zip(local.inputs, operands, strict=True))
         for node in local.body:
-            copy = self.graph.node_copy(node, copies.__getitem__)
-            copy.meta["spmd_step"] = step.name
-            copy.meta["source"] = step.source
-            copy.meta["phase"] = step.phase
+            args, kwargs = fx.map_arg((node.args, node.kwargs), copies.__getitem__)
+            copy = self.graph.create_node(node.op, node.target, args, kwargs, names.get(node, node.name))
+            copy.meta = {**node.meta, "spmd_step": step.name, "source": step.source, "phase": step.phase}
             copies[node] = copy
         self.constants.update(local.constants)
         return tuple(None if node is None else copies[node] for node in local.outputs)
@@ -219,11 +219,19 @@ def _splice_call(splicer: _Splicer, node: fx.Node, steps: Mapping[str, Step]) ->
         raise RebuildError(f"{node.name} has no step", node=f"{node.name}: {node.target}")
     read: list[fx.Node] = []
     fx.map_arg((node.args, node.kwargs), read.append)
-    made = splicer.step(steps[node.name], [splicer.values[each.name] for each in read])
-    if isinstance(node.meta.get("val"), (tuple, list)):
+    several = isinstance(node.meta.get("val"), (tuple, list))
+    values = _names_of_parts(node) if several else [node.name]
+    made = splicer.step(steps[node.name], [splicer.values[each.name] for each in read], values)
+    if several:
         splicer.tuples[node.name] = made
     elif made and made[0] is not None:
         splicer.carry(made[0], node.name)
+
+
+def _names_of_parts(node: fx.Node) -> list[str]:
+    """The name of each output of a node with several: that of the getitem that reads it."""
+    readers = {user.args[1]: user.name for user in node.users if user.target is operator.getitem}
+    return [readers.get(index, f"{node.name}_{index}") for index in range(len(node.meta["val"]))]
 
 
 def _splice_outputs(splicer: _Splicer, steps: Mapping[str, Step]) -> None:
@@ -235,7 +243,7 @@ def _splice_outputs(splicer: _Splicer, steps: Mapping[str, Step]) -> None:
         value = splicer.values[node.name]
         step = steps.get(f"resolve:{output.name}")
         if step is not None:
-            (resolved,) = splicer.step(step, [value])
+            (resolved,) = splicer.step(step, [value], [output.name])
             assert resolved is not None
             value = resolved
             splicer.carry(value, step.name)
