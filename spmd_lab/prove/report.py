@@ -161,50 +161,11 @@ class VerifyReport:
         )
 
     def __repr__(self) -> str:
-        return "\n".join([self._verdict(), *self._details()])
+        from spmd_lab.records import text
 
-    def _verdict(self) -> str:
-        count = len(self.ranks)
-        where = f"{count} rank{'s' * (count != 1)}"
-        if self.ok:
-            return f"every node equal on {where}: {self._evidence()}"
-        first = self.first_divergence
-        if first is None:
-            return f"not equal on {where}: an output differs from eager PyTorch"
-        return f"not equal on {where}: {first}"
+        return text(self)
 
-    def _evidence(self) -> str:
-        counted = f"{self.values_checked} values of {self.steps_checked} steps"
-        if self.largest is None or self.largest.scaled_error == 0:
-            return f"{counted}, without any difference"
-        return (
-            f"{counted}, largest error {self.largest.scaled_error:.1e} ({self.largest.value}), "
-            f"{self.largest.tolerance:.1e} is allowed"
-        )
+    def _repr_html_(self) -> str:
+        from spmd_lab.records import html
 
-    def _details(self) -> list[str]:
-        lines = [f"{self.mesh!r}, seed {self.seed}"]
-        if len(self.divergences) > 1:
-            lines.append(f"{len(self.divergences)} divergences, in {len({each.step for each in self.divergences})} steps")
-        rows = [("output", "layout", "abs error", "scaled", "allowed", "")]
-        rows += [
-            (
-                each.name,
-                "" if each.layout is None else str(each.layout),
-                f"{each.max_abs_error:.1e}",
-                f"{each.max_scaled_error:.1e}",
-                f"{each.tolerance:.1e}",
-                "" if each.ok else "wrong",
-            )
-            for each in self._shown()
-        ]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        hidden = len(self.outputs) - len(self._shown())
-        if hidden:
-            lines.append(f"... and {hidden} more, all equal")
-        return lines
-
-    def _shown(self) -> tuple[OutputError, ...]:
-        """The first outputs, and all that are wrong."""
-        return tuple(each for position, each in enumerate(self.outputs) if position < 8 or not each.ok)
+        return html(self)

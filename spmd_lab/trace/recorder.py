@@ -29,16 +29,17 @@ KEY = "spmd_lab_source"
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PROGRAMS = (os.path.join(_PACKAGE, "demo"), os.path.join(_PACKAGE, "__main__"))
+_SHELL = os.path.join(os.sep, "IPython", "core", "")
 _verdicts: dict[CodeType, bool] = {}
 
 
 def is_user_code(code: CodeType) -> bool:
-    """Whether a function is neither torch's nor ours (our own demonstration counts as a user's)."""
+    """Whether a function is neither torch's, nor that of a shell, nor ours (our demonstration counts as a user's)."""
     verdict = _verdicts.get(code)
     if verdict is None:
         file = code.co_filename
         ours = file.startswith(_PACKAGE) and not file.startswith(_PROGRAMS)
-        verdict = _verdicts[code] = not (ours or file.startswith((_TORCH, "<frozen")))
+        verdict = _verdicts[code] = not (ours or _SHELL in file or file.startswith((_TORCH, "<frozen")))
     return verdict
 
 
