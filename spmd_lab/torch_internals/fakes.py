@@ -35,13 +35,9 @@ def is_traced_value(value: object) -> bool:
 
 def fake_like(mode: FakeTensorMode, tensor: torch.Tensor, device: torch.device, requires_grad: bool) -> torch.Tensor:
     """A fake tensor with the sizes, strides and dtype of another, on a device of our choice."""
-    with mode, torch.no_grad():
-        fake = torch.empty_strided(
-            [int(size) for size in tensor.shape],
-            [int(stride) for stride in tensor.stride()],
-            dtype=tensor.dtype,
-            device=device,
-        )
+    sizes, strides = [int(size) for size in tensor.shape], [int(stride) for stride in tensor.stride()]
+    blank = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device="meta")
+    fake: torch.Tensor = FakeTensor(mode, blank, device)
     return fake.requires_grad_(requires_grad)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -81,15 +82,26 @@ def trace(
         raise TraceError(
             f"{loss!r} cannot be called", argument="loss", hint="a function of what the program returns, giving a scalar"
         )
-    program = gather(fn, args, dict(kwargs or {}), loss)
-    export = _Export(program, backward)
+    with _collector_paused():
+        export = _Export(gather(fn, args, dict(kwargs or {}), loss), backward)
+        try:
+            joint = _exported(export)
+        except _MoreTensors as more:
+            export = _Export(gather(fn, args, dict(kwargs or {}), loss, more.found), backward, adopts=False)
+            joint = _exported(export)
+        return _traced(export, joint)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Let Python collect garbage afterwards: an export makes many objects, and looking through them is slow."""
+    was_on = gc.isenabled()
+    gc.disable()
     try:
-        joint = _exported(export)
-    except _MoreTensors as more:
-        program = gather(fn, args, dict(kwargs or {}), loss, more.found)
-        export = _Export(program, backward, adopts=False)
-        joint = _exported(export)
-    return _traced(export, joint)
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class _MoreTensors(Exception):
