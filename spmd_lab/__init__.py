@@ -1,5 +1,9 @@
 """spmd_lab: see, prove and run the program that each device of a mesh will execute."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from spmd_lab.errors import SpmdLabError
 from spmd_lab.expand import Collective, Expansion, Step, colwise, expand, rowwise
 from spmd_lab.layout import Layout
@@ -25,3 +29,10 @@ __all__ = [
     "spmd_expand",
     "trace",
 ]
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Make the magics known to a notebook; ``%load_ext spmd_lab`` calls this."""
+    from spmd_lab.jupyter import load_ipython_extension as load
+
+    load(ipython)
