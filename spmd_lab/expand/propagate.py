@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spmd_lab.mesh import Mesh
     from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["Propagated", "propagate"]
+__all__ = ["Propagated", "forget_subgraphs", "propagate"]
 
 _KEPT = 4096
 _subgraphs: OrderedDict[Hashable, Subgraph] = OrderedDict()
@@ -76,6 +76,11 @@ def propagate(
             walk.visit(node)
     walk.refuse_gaps()
     return Propagated(walk.steps, walk.layouts, walk.subgraphs)
+
+
+def forget_subgraphs() -> None:
+    """Empty the cache of subgraphs: the next expansion builds each anew."""
+    _subgraphs.clear()
 
 
 class _Walk:

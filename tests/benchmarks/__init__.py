@@ -1,0 +1,1 @@
+"""Speed, as ratios against a peer that does the same work in the same process."""
