@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -13,7 +17,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-__all__ = ["DataDependence", "FakeTensorMode", "data_dependence", "fake_like", "is_fake", "is_fake_of", "is_traced_value"]
+__all__ = ["DataDependence", "FakeTensorMode", "data_dependence", "fake_like", "is_fake", "is_fake_of", "is_traced_value", "quiet_failures"]
 
 DataDependence = Literal["value", "shape"]
 
@@ -53,3 +57,17 @@ def data_dependence(error: BaseException) -> DataDependence | None:
             return "shape"
         current = current.__cause__ or current.__context__
     return None
+
+
+@contextmanager
+def quiet_failures() -> Iterator[None]:
+    """Keep torch from logging a failure of the traced program, which is raised as well."""
+    log = logging.getLogger(FakeTensorMode.__module__)
+    was_disabled = log.disabled
+    log.disabled = True
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Error detected in")
+            yield
+    finally:
+        log.disabled = was_disabled

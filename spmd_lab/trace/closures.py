@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 import os
 import sys
 import sysconfig
@@ -24,6 +25,8 @@ Reached = tuple[str, Any]
 _DEEPEST = 8
 _MOST_OBJECTS = 20_000
 _LONGEST = 1_000
+_NEAR = 4
+_OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 _PLAIN = sys.stdlib_module_names - {"__main__", "types"} | {"torch", "numpy"}
 _LIBRARY = tuple({os.path.abspath(sysconfig.get_path(kind)) + os.sep for kind in ("stdlib", "purelib", "platlib")})
 
@@ -72,7 +75,7 @@ class _Walk:
         elif isinstance(function, types.FunctionType):
             yield from self.function(function, depth)
         elif not isinstance(function, (type, types.BuiltinFunctionType)):
-            yield from self.object(name, function, depth - 1)
+            yield from self.attributes(name, function, depth - 1)
             yield from self.callable(name, getattr(type(function), "__call__", None), depth - 1)
 
     def function(self, function: types.FunctionType, depth: int) -> Iterator[Reached]:
@@ -94,11 +97,11 @@ class _Walk:
         kinds = set()
         for name, child in module.named_modules(prefix=path):
             for attribute, value in vars(child).items():
-                if not attribute.startswith("_") or isinstance(value, torch.Tensor):
+                if attribute not in _OF_EVERY_MODULE:
                     yield from self.value(join(name, attribute), value, depth - 1)
             kinds.add(type(child))
         for kind in sorted(kinds, key=lambda each: each.__qualname__):
-            yield from self.callable(path, kind.forward, depth - 1)
+            yield from self.callable(path, inspect.getattr_static(kind, "forward", None), depth - 1)
 
     def value(self, name: str, value: Any, depth: int) -> Iterator[Reached]:
         """A value that the code knows by name, and what is inside it."""
@@ -125,12 +128,15 @@ class _Walk:
             yield from self.object(name, value, depth - 1)
 
     def object(self, name: str, value: Any, depth: int) -> Iterator[Reached]:
-        """The attributes of an object."""
-        attributes = getattr(value, "__dict__", None)
-        known = type(value).__module__.partition(".")[0] in _PLAIN or len(self._kept) > _MOST_OBJECTS
-        if depth > 0 and isinstance(attributes, dict) and not known and self._first(value):
-            for attribute, child in list(attributes.items()):
-                yield from self.value(join(name, attribute), child, depth - 1)
+        """What is in an object that is neither torch's nor Python's own."""
+        plain = type(value).__module__.partition(".")[0] in _PLAIN or len(self._kept) > _MOST_OBJECTS
+        if depth > 0 and not plain and self._first(value):
+            yield from self.attributes(name, value, depth)
+
+    def attributes(self, name: str, value: Any, depth: int) -> Iterator[Reached]:
+        """What an object holds under names."""
+        for attribute, child in list(getattr(value, "__dict__", {}).items()):
+            yield from self.value(join(name, attribute), child, depth - 1)
 
 
 def _content(cell: types.CellType) -> Any:
@@ -161,18 +167,29 @@ def _defaults(function: types.FunctionType) -> list[Reached]:
     return [*pairs, *(function.__kwdefaults__ or {}).items()]
 
 
-def name_in_frame(tensor: object, frame: types.FrameType | None) -> str | None:
-    """The name by which a frame knows a value: a variable, or an attribute or entry of one."""
+def name_in_frame(tensor: torch.Tensor, frame: types.FrameType | None, paths: Mapping[int, str]) -> str | None:
+    """The name by which a frame knows a tensor: a variable, or an attribute or entry of one.
+
+    Parameters
+    ----------
+    paths : mapping of int to str
+        The dotted path of each module, by ``id``: an attribute of a module goes by the path of that module.
+    """
     if frame is None:
         return None
-    scopes = (frame.f_locals, {name: frame.f_globals.get(name) for name in _global_names(frame.f_code)})
-    for scope in scopes:
-        for name, value in scope.items():
-            if value is tensor:
-                return name
-    for scope in scopes:
-        for name, value in scope.items():
-            for found, inner in _Walk().value(name, value, 3):
-                if inner is tensor:
-                    return found.removeprefix("self.")
+    names = _global_names(frame.f_code)
+    known = {**{name: frame.f_globals.get(name) for name in names}, **frame.f_locals}
+    walk = _Walk()
+    for name, value in known.items():
+        if isinstance(value, torch.nn.Module):
+            name = paths.get(id(value), name)
+        elif isinstance(value, types.ModuleType):
+            value = dict(vars(value)) if any(each is tensor for each in vars(value).values()) else None
+        for found, inner in walk.value(name, value, _NEAR):
+            if inner is tensor:
+                return found
+            if isinstance(inner, torch.nn.Module):
+                for path, own in [*inner.named_parameters(prefix=found), *inner.named_buffers(prefix=found)]:
+                    if own is tensor:
+                        return path
     return None

@@ -180,6 +180,7 @@ def gather(
     holder = _Holder()
     slots = _Slots()
     for index, (prefix, module) in enumerate(modules):
+        _check_module(prefix, module)
         holder.add_module(f"m{index}", module)
         for kind, named in (("parameter", module.named_parameters), ("buffer", module.named_buffers)):
             for name, tensor in named(remove_duplicate=False):
@@ -238,6 +239,16 @@ class _Slots:
     def in_order(self) -> tuple[Slot, ...]:
         order = {"parameter": 0, "buffer": 1, "input": 2}
         return tuple(sorted(self._slots, key=lambda slot: (order[slot.role], slot.role == "input" and slot.closure)))
+
+
+def _check_module(name: str, module: nn.Module) -> None:
+    for path, child in module.named_modules(prefix=name):
+        if isinstance(child, torch.jit.ScriptModule):
+            raise TraceError(
+                f"{path or 'the module'!r} is scripted: its lines are hidden from Python",
+                argument=path or "fn",
+                hint="the module as it was before torch.jit.script",
+            )
 
 
 def _check(name: str, value: torch.Tensor) -> None:

@@ -66,13 +66,21 @@ class Recorder(TorchFunctionMode):
         The dotted path of each module, by ``id``.
     adopt : callable
         Takes a real tensor that the program was not given, and the frame that uses it; returns what to use instead.
+    check : callable
+        Looks at the keyword arguments of every call, and at its frame; it may refuse them.
     """
 
-    def __init__(self, paths: Mapping[int, str], adopt: Callable[[torch.Tensor, FrameType | None], Any]) -> None:
+    def __init__(
+        self,
+        paths: Mapping[int, str],
+        adopt: Callable[[torch.Tensor, FrameType | None], Any],
+        check: Callable[[Mapping[str, Any], FrameType | None], None],
+    ) -> None:
         super().__init__()
         self.sources: list[Source] = []
         self._paths = paths
         self._adopt = adopt
+        self._check = check
         self._stack: list[str] = []
         self._known: dict[tuple[CodeType, int, str], int] = {}
         self._ends: list[int] = []
@@ -85,6 +93,7 @@ class Recorder(TorchFunctionMode):
         args = self._exchanged(args, frame)
         kwargs = {name: self._exchanged(value, frame) for name, value in kwargs.items()} if kwargs else {}
         line = self._line(frame)
+        self._check(kwargs, frame)
         fx_traceback.get_current_meta()["custom"] = {KEY: line}
         try:
             return func(*args, **kwargs)

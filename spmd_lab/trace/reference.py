@@ -62,18 +62,17 @@ def reference(program: UserProgram, plan: Plan) -> Reference:
 
     def run(values: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
         given, tangents = values[: len(program.slots)], values[len(program.slots) :]
-        flat = [
-            value.detach().clone().requires_grad_(index in plan.differentiated) for index, value in enumerate(given)
-        ]
-        exchange = program.exchange(flat)
+        leaves = [value.detach().requires_grad_(index in plan.differentiated) for index, value in enumerate(given)]
         with torch.set_grad_enabled(bool(plan.differentiated)):
+            flat = [leaf.clone() for leaf in leaves]
+            exchange = program.exchange(flat)
             results = program.run(flat, lambda: Exchange(exchange))
             tensors = results.tensors(lambda tensor: exchange.get(id(tensor), tensor))
             computed: dict[ExportedValue, Any] = {
                 **{ExportedValue("output", index): tensor for index, tensor in enumerate(tensors)},
                 **{ExportedValue("new value", index): tensor for index, tensor in enumerate(flat)},
             }
-            computed |= _gradients(program, plan, flat, computed, tangents)
+            computed |= _gradients(program, plan, leaves, computed, tangents)
         return tuple(_plain(computed.get(each)) if isinstance(each, ExportedValue) else each for each in plan.outputs)
 
     return Reference(run)
@@ -82,7 +81,7 @@ def reference(program: UserProgram, plan: Plan) -> Reference:
 def _gradients(
     program: UserProgram,
     plan: Plan,
-    flat: Sequence[torch.Tensor],
+    leaves: Sequence[torch.Tensor],
     computed: Mapping[ExportedValue, Any],
     tangents: Sequence[torch.Tensor],
 ) -> dict[ExportedValue, Any]:
@@ -94,7 +93,7 @@ def _gradients(
         heads = [computed[ExportedValue(tangent.of or "output", tangent.index)] for tangent in plan.tangents]
     if not plan.differentiated or not any(head.requires_grad for head in heads):
         return {}
-    wanted = [flat[index] for index in plan.differentiated]
+    wanted = [leaves[index] for index in plan.differentiated]
     found = torch.autograd.grad(heads, wanted, list(tangents), allow_unused=True)
     return {ExportedValue("gradient", index): each for index, each in zip(plan.differentiated, found, strict=True)}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -16,7 +16,7 @@ from spmd_lab.torch_internals.fakes import data_dependence
 from spmd_lab.trace.recorder import is_user_code, source_of_frame, user_frame
 from spmd_lab.trace.values import Source
 
-__all__ = ["check_loss", "refusal", "seed_is_kept"]
+__all__ = ["check_gradient", "check_loss", "check_random", "random_state_kept", "refusal"]
 
 _SEED = 0x51D_AB5_0DD_5EED
 """A seed that no one sets: where it is gone after the program ran, the program has set another."""
@@ -44,11 +44,47 @@ def check_loss(loss: Any) -> None:
         )
 
 
-def refusal(error: BaseException, name: str) -> SpmdLabError:
-    """The error to raise instead of one that came up while ``name`` was traced."""
+def check_gradient(tensor: torch.Tensor, known: torch.Tensor, frame: FrameType | None) -> None:
+    """Refuse a tensor with a gradient that enters an autograd function without having been passed to the program.
+
+    Such a function links the tensor that it is given to its backward before anyone can see it.
+
+    Raises
+    ------
+    TraceError
+        If the tensor is used inside the forward of a custom ``torch.autograd.Function``.
+    """
+    if not known.requires_grad or torch.is_grad_enabled() or frame is None:
+        return
+    caller = frame
+    while caller is not None:
+        if caller.f_code is torch.autograd.Function.apply.__func__.__code__:
+            outer = user_frame(caller)
+            raise TraceError(
+                f"a custom autograd function takes a tensor of shape {list(tensor.shape)} that the program closes over, "
+                "and its gradient would be lost",
+                source=source_of_frame(outer, "") if outer is not None else None,
+                hint="pass the tensor as an argument of the traced function, or hold it as a parameter of a module",
+            )
+        caller = caller.f_back
+
+
+def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLabError:
+    """The error to raise instead of one that came up while ``name`` was traced.
+
+    ``again`` runs the program once more, where that is needed to find the line.
+    """
     if isinstance(error, SpmdLabError):
         return error
+    if isinstance(error, SeedSet):
+        return _seed_refused(name, again)
     source = _line_of(error)
+    if _went_through(error, torch.utils.checkpoint.CheckpointFunction.backward.__code__):
+        return TraceError(
+            f"{name} checkpoints reentrantly, which cannot be traced",
+            source=first_call({torch.utils.checkpoint.CheckpointFunction.forward.__code__}, again) or source,
+            hint="torch.utils.checkpoint.checkpoint(..., use_reentrant=False)",
+        )
     kind = data_dependence(error)
     if kind == "value":
         return TraceError(
@@ -82,26 +118,53 @@ def _line_of(error: BaseException) -> Source | None:
     return found
 
 
-@contextmanager
-def seed_is_kept(again: Callable[[], Any]) -> Iterator[None]:
-    """Keep the random state as it was, and refuse a program that sets it.
+def _went_through(error: BaseException, code: CodeType) -> bool:
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code is code:
+            return True
+        traceback = traceback.tb_next
+    return False
 
-    Parameters
-    ----------
-    again : callable
-        Runs the program once more, to find the line.
-    """
-    generator = torch.random.default_generator
+
+class SeedSet(Exception):
+    """The program has set a seed."""
+
+
+@contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Put the random state back as it was; inside, `check_random` sees whether the program sets a seed."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() and torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices):
-        generator.manual_seed(_SEED)
+        torch.random.default_generator.manual_seed(_SEED)
         yield
-        if generator.initial_seed() == _SEED:
-            return
-        source = first_call({torch.random.manual_seed.__code__, torch.random.set_rng_state.__code__, torch.random.seed.__code__}, again)
-    raise TraceError(
-        "a seed is set inside the program: it would vanish from the graph",
-        source=source,
+
+
+def check_random(kwargs: Mapping[str, Any], frame: FrameType | None) -> None:
+    """Refuse a random draw that would not be the same when the graph runs.
+
+    Raises
+    ------
+    SeedSet
+        If a seed has been set since `random_state_kept` began.
+    TraceError
+        If a call takes a generator of its own.
+    """
+    if torch.random.default_generator.initial_seed() != _SEED:
+        raise SeedSet
+    if kwargs.get("generator") is not None:
+        raise TraceError(
+            "a random draw takes a generator of its own, whose state would be frozen into the graph",
+            source=source_of_frame(frame, "") if frame is not None else None,
+            hint="draw without generator=, and call torch.manual_seed before the program",
+        )
+
+
+def _seed_refused(name: str, again: Callable[[], Any]) -> TraceError:
+    setters = (torch.random.manual_seed, torch.random.set_rng_state, torch.random.seed)
+    return TraceError(
+        f"{name} sets a seed while it runs: that would vanish from its graph",
+        source=first_call({setter.__code__ for setter in setters}, again),
         hint="call torch.manual_seed before the program, not inside it",
     )
 

@@ -15,13 +15,13 @@ from torch.fx import traceback as fx_traceback
 
 from spmd_lab.errors import SpmdLabError, TraceError
 from spmd_lab.torch_internals.export import ExportedValue, JointGraph, export_joint
-from spmd_lab.torch_internals.fakes import FakeTensorMode, fake_like, is_fake, is_fake_of, is_traced_value
+from spmd_lab.torch_internals.fakes import FakeTensorMode, fake_like, is_fake, is_fake_of, is_traced_value, quiet_failures
 from spmd_lab.trace.closures import Reached, name_in_frame
 from spmd_lab.trace.graph import CLOSING, GraphCopy
 from spmd_lab.trace.program import Slot, UserProgram, gather
 from spmd_lab.trace.recorder import Recorder
 from spmd_lab.trace.reference import Plan, reference
-from spmd_lab.trace.refusals import refusal, seed_is_kept
+from spmd_lab.trace.refusals import check_gradient, check_random, random_state_kept, refusal
 from spmd_lab.trace.sources import attribute
 from spmd_lab.trace.trees import Leaf
 from spmd_lab.trace.values import Reference, TracedGraph, TracedInput, TracedOutput
@@ -127,7 +127,8 @@ class _Export(nn.Module):
             fake_like(self.mode, slot.value, device, index in self.differentiated)
             for index, slot in enumerate(program.slots)
         ]
-        self.recorder = Recorder(program.module_paths(), self._known)
+        self._paths = program.module_paths()
+        self.recorder = Recorder(self._paths, self._known, check_random)
         self.leaves: tuple[Leaf, ...] = ()
         self._adopts = adopts
         self._exchange: dict[int, torch.Tensor] = {}
@@ -142,6 +143,7 @@ class _Export(nn.Module):
         """Run the user's program on the tensors of the export."""
         self._exchange = self.program.exchange(flat)
         results = self.program.run(flat, self._watched)
+        check_random({}, None)
         tensors = results.tensors(lambda tensor: self._known(tensor, None))
         if self._more:
             raise _MoreTensors([reached for reached, _ in self._more.values()])
@@ -162,12 +164,15 @@ class _Export(nn.Module):
     def _known(self, tensor: torch.Tensor, frame: FrameType | None) -> torch.Tensor:
         """What stands for a tensor that the program did not make."""
         known = self._exchange.get(id(tensor))
-        if known is not None or is_traced_value(tensor) or is_fake_of(tensor, self.mode):
-            return tensor if known is None else known
+        if known is not None:
+            check_gradient(tensor, known, frame)
+            return known
+        if is_traced_value(tensor) or is_fake_of(tensor, self.mode):
+            return tensor
         if not self._adopts:
             return torch.ops.aten.lift_fresh_copy.default(tensor)
         if id(tensor) not in self._more:
-            reached = (name_in_frame(tensor, frame) or f"constant_{len(self._more)}", tensor)
+            reached = (name_in_frame(tensor, frame, self._paths) or f"constant_{len(self._more)}", tensor)
             self._more[id(tensor)] = (reached, _stand_in(tensor, self.fakes))
         return self._more[id(tensor)][1]
 
@@ -189,17 +194,17 @@ def _device(tensors: Sequence[torch.Tensor]) -> torch.device:
 
 def _exported(export: _Export) -> JointGraph:
     """The joint graph of a program; everything that is global is as it was afterwards."""
+
     def run() -> JointGraph:
-        with torch.enable_grad(), fx_traceback.preserve_node_meta():
+        with quiet_failures(), random_state_kept(), torch.enable_grad(), fx_traceback.preserve_node_meta():
             return export_joint(export, export.fakes)
 
     try:
-        with seed_is_kept(run):
-            return run()
+        return run()
     except _MoreTensors:
         raise
     except Exception as error:
-        raise refusal(error, export.program.name) from _cause(error)
+        raise refusal(error, export.program.name, run) from _cause(error)
 
 
 def _cause(error: Exception) -> Exception | None:
@@ -219,7 +224,7 @@ def _traced(export: _Export, joint: JointGraph) -> TracedGraph:
         values.append(slot.value)
     outputs = _outputs(export, joint)
     names = {value: output.name for output, value in outputs if isinstance(value, ExportedValue)}
-    tangents = [value for _, value in joint.placeholders if value.kind == "tangent" and value not in copy.constants]
+    tangents = [value for value in _tangents(joint) if value not in copy.constants]
     for tangent in tangents:
         name = f"tangent({names[ExportedValue(tangent.of or 'output', tangent.index)]})"
         node = copy.placeholder(tangent, name)
@@ -241,8 +246,13 @@ def _traced(export: _Export, joint: JointGraph) -> TracedGraph:
 
 def _constant_tangents(joint: JointGraph, has_loss: bool) -> dict[ExportedValue, float]:
     """With a loss its tangent is 1, and nothing else has one: new values have no part in the backward."""
+    return {each: 1.0 if each.of == "output" else 0.0 for each in _tangents(joint)} if has_loss else {}
+
+
+def _tangents(joint: JointGraph) -> list[ExportedValue]:
+    """In the order of the outputs: what is returned, then new values."""
     tangents = [value for _, value in joint.placeholders if value.kind == "tangent"]
-    return {each: 1.0 if each.of == "output" else 0.0 for each in tangents} if has_loss else {}
+    return sorted(tangents, key=lambda each: (each.of == "new value", each.index))
 
 
 def _kept(export: _Export, copy: GraphCopy) -> tuple[int, ...]:
