@@ -13,7 +13,7 @@ from spmd_lab.errors import ExpansionError, SpmdLabError, UnsupportedOperatorErr
 from spmd_lab.expand.steps import make_step
 from spmd_lab.expand.subgraph import Subgraph
 from spmd_lab.layout import replicated
-from spmd_lab.rules import OpCall, OutputMeta, TensorArg, plan_call, plan_whole
+from spmd_lab.rules import OpCall, TensorArg, plan_call, plan_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -140,8 +140,7 @@ class _Walk:
             self.gaps[node.name] = self.located(node, error, call, read)
             plan = plan_whole(call, error.what)
         same_as = tuple(read.index(each) for each in read)
-        gives_tuple = isinstance(node.meta.get("val"), (tuple, list))
-        return Subgraph(self.mesh, call.has, same_as, plan, gives_tuple=gives_tuple)
+        return Subgraph(self.mesh, call.has, same_as, plan, gives_tuple=call.gives_several)
 
     def call_of(self, node: fx.Node) -> tuple[OpCall, tuple[fx.Node, ...], Hashable]:
         """The call that a node makes, the tensor nodes that it reads, and what makes two calls equal work."""
@@ -167,10 +166,10 @@ class _Walk:
         args, kwargs = convert(node.args), convert(node.kwargs)
         if not isinstance(node.target, torch._ops.OpOverload):
             raise self.error(node, f"{node.target} is no ATen operator", UnsupportedOperatorError)
-        outputs = _output_metas(node.meta.get("val"))
-        call = OpCall(node.target, tuple(args), dict(kwargs), tuple(tensors), outputs, self.mesh)
+        result = node.meta.get("val")
+        call = OpCall(node.target, tuple(args), dict(kwargs), tuple(tensors), result, self.mesh)
         same_as = tuple(read.index(each) for each in read)
-        return call, tuple(read), (node.target, _frozen(args), _frozen(kwargs), self.mesh, same_as, outputs)
+        return call, tuple(read), (node.target, _frozen(args), _frozen(kwargs), self.mesh, same_as, _result_key(result))
 
     def layout_of(self, node: fx.Node) -> Layout:
         if node.name not in self.layouts:
@@ -198,11 +197,11 @@ class _Walk:
             raise UnsupportedOperatorError(f"{len(gaps)} calls cannot be expanded:\n{listed}")
 
 
-def _output_metas(value: object) -> tuple[OutputMeta | None, ...]:
-    values = value if isinstance(value, (tuple, list)) else (value,)
-    return tuple(
-        OutputMeta(tuple(each.shape), each.dtype) if isinstance(each, torch.Tensor) else None for each in values
-    )
+def _result_key(value: object) -> Hashable:
+    """What distinguishes results: shapes, strides and dtypes."""
+    if isinstance(value, (tuple, list)):
+        return (type(value).__name__, *(_result_key(each) for each in value))
+    return (tuple(value.shape), value.stride(), value.dtype) if isinstance(value, torch.Tensor) else None
 
 
 def _frozen(value: Any) -> Hashable:  # noqa: ANN401

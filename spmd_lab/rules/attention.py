@@ -37,7 +37,7 @@ def _way(call: OpCall, dim: int) -> Way:
     mask = call.argument("attn_mask")
     place = Shard(dim)
     needs = tuple(place if tensor is not mask or _spans(mask, dim) else Replicate() for tensor in call.tensors)
-    return Way(needs, (place,) * len(call.outputs))
+    return Way(needs, (place,) * len(call.results))
 
 
 def _spans(mask: TensorArg, dim: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spmd_lab.errors import UnsupportedOperatorError
-from spmd_lab.layout import replicated
 from spmd_lab.rules.plan import Plan
 from spmd_lab.rules.strategies import run_operator
 from spmd_lab.torch_internals.operators import is_random
@@ -29,5 +28,4 @@ def plan_factory(call: OpCall) -> Plan:
             f"{call.title} draws random numbers; exact draws on a mesh are not supported yet",
             hint="draw the numbers outside and pass them in",
         )
-    outputs = tuple(None if meta is None else replicated(*meta, call.mesh) for meta in call.outputs)
-    return Plan((), outputs, run_operator(call))
+    return Plan((), call.whole_outputs, run_operator(call))

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.distributed.tensor import Replicate
+
+from spmd_lab.layout import Layout
 from spmd_lab.torch_internals.operators import default_of, operator_name, position_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    import torch
     from torch import fx
     from torch._ops import OpOverload
+    from torch.distributed.tensor.placement_types import Placement
 
-    from spmd_lab.layout import Layout
     from spmd_lab.local_graph import LocalGraphBuilder
     from spmd_lab.mesh import Mesh
 
-__all__ = ["OpCall", "OutputMeta", "Plan", "TensorArg"]
+__all__ = ["OpCall", "Plan", "TensorArg"]
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,6 @@ class TensorArg:
     stride: tuple[int, ...]
 
 
-class OutputMeta(NamedTuple):
-    """Shape and dtype of one whole output."""
-
-    global_shape: tuple[int, ...]
-    dtype: torch.dtype
-
-
 @dataclass(frozen=True)
 class OpCall:
     """One call of an operator, to be planned.
@@ -59,8 +55,8 @@ class OpCall:
         Its arguments, with a `TensorArg` for each tensor.
     tensors : tuple of TensorArg
         The tensors among them, in order.
-    outputs : tuple of (OutputMeta or None)
-        Its outputs, flat; None where an output is None or no tensor.
+    result : tensor, or tuple or list of tensors
+        What it returns on one device: fake tensors, whole.
     mesh : Mesh
         The mesh.
     """
@@ -69,13 +65,36 @@ class OpCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     tensors: tuple[TensorArg, ...]
-    outputs: tuple[OutputMeta | None, ...]
+    result: torch.Tensor | tuple[torch.Tensor | None, ...] | list[torch.Tensor | None] | None
     mesh: Mesh
 
     @property
     def has(self) -> tuple[Layout, ...]:
         """The layouts that the tensors have."""
         return tuple(tensor.layout for tensor in self.tensors)
+
+    @property
+    def gives_several(self) -> bool:
+        """Whether it returns a tuple or a list."""
+        return isinstance(self.result, (tuple, list))
+
+    @property
+    def results(self) -> tuple[torch.Tensor | None, ...]:
+        """What it returns, flat; None where an output is None or no tensor."""
+        several = self.result if isinstance(self.result, (tuple, list)) else (self.result,)
+        return tuple(each if isinstance(each, torch.Tensor) else None for each in several)
+
+    def output_layouts(self, placements: Sequence[Sequence[Placement] | None]) -> tuple[Layout | None, ...]:
+        """The layout of each output, placed as given; None where there is no tensor."""
+        return tuple(
+            None if result is None or placed is None else Layout(result.shape, result.dtype, self.mesh, placed)
+            for result, placed in zip(self.results, placements, strict=True)
+        )
+
+    @property
+    def whole_outputs(self) -> tuple[Layout | None, ...]:
+        """The layout of each output where every rank has all of it."""
+        return self.output_layouts([[Replicate()] * self.mesh.ndim] * len(self.results))
 
     def argument(self, name: str) -> Any:  # noqa: ANN401
         """The value of an argument by its name in the operator's schema; its default where it is not given."""

@@ -67,8 +67,7 @@ def plan_by_stock_rule(call: OpCall) -> Plan:
 def plan_whole(call: OpCall, why: str) -> Plan:
     """Plan a call by gathering every tensor, and mark it as a fallback."""
     needs = tuple(replicated(layout.global_shape, layout.dtype, call.mesh) for layout in call.has)
-    outputs = tuple(None if meta is None else replicated(*meta, call.mesh) for meta in call.outputs)
-    return Plan(needs, outputs, run_operator(call), fallback=why)
+    return Plan(needs, call.whole_outputs, run_operator(call), fallback=why)
 
 
 def _ever_more_whole(call: OpCall) -> Iterator[OpCall]:
@@ -109,7 +108,7 @@ def _retold(value: Any, tensors: tuple[TensorArg, ...]) -> Any:  # noqa: ANN401
 
 
 def _ask(call: OpCall, rank: int) -> StockAnswer:
-    return ask_stock_rule(call.op, _slots(call.args), _slots(call.kwargs), call.mesh.shape, rank)
+    return ask_stock_rule(call.op, _slots(call.args), _slots(call.kwargs), call.result, call.mesh.shape, rank)
 
 
 def _unsupported(call: OpCall, refusal: Exception | None) -> UnsupportedOperatorError:
@@ -138,22 +137,12 @@ def _slots(value: Any) -> Any:  # noqa: ANN401
 def _outputs(call: OpCall, answer: StockAnswer) -> tuple[Layout | None, ...]:
     """The layout of each output; an answer for one output stands for all."""
     placements = answer.outputs
-    if len(placements) == 1 and len(call.outputs) > 1:
-        placements = placements * len(call.outputs)
-    if len(placements) < len(call.outputs):
-        raise UnsupportedOperatorError(
-            f"torch's rule for {call.title} speaks of {len(placements)} outputs, it has {len(call.outputs)}"
-        )
-    return tuple(
-        None if meta is None else _layout(call, meta, placed)
-        for meta, placed in zip(call.outputs, placements, strict=False)
-    )
-
-
-def _layout(call: OpCall, meta: Any, placements: tuple[Placement, ...] | None) -> Layout:  # noqa: ANN401
-    if placements is None:
-        raise UnsupportedOperatorError(f"torch's rule for {call.title} says nothing of one of its outputs")
-    return Layout(*meta, call.mesh, placements)
+    if len(placements) == 1:
+        placements = placements * len(call.results)
+    missing = [index for index, result in enumerate(call.results) if result is not None and placements[index:][:1] in ((), (None,))]
+    if missing:
+        raise NoStockRuleError(f"it says nothing of output {missing[0]}")
+    return call.output_layouts(placements[: len(call.results)])
 
 
 def _doubt(needs: tuple[Layout, ...], outputs: tuple[Layout | None, ...]) -> str | None:

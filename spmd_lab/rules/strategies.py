@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.distributed.tensor import Partial, Replicate, Shard
 
-from spmd_lab.layout import Layout
 from spmd_lab.rules.plan import Plan, TensorArg
 from spmd_lab.torch_internals.sharding import TensorSlot
 
@@ -34,7 +33,7 @@ class Way(NamedTuple):
 
 def everything_whole(call: OpCall) -> Way:
     """The way that always works: every rank computes everything."""
-    return Way((Replicate(),) * len(call.tensors), (Replicate(),) * len(call.outputs))
+    return Way((Replicate(),) * len(call.tensors), (Replicate(),) * len(call.results))
 
 
 def choose_ways(
@@ -56,10 +55,7 @@ def choose_ways(
     needs = tuple(
         tensor.layout.with_placements([way.needs[tensor.index] for way in chosen]) for tensor in call.tensors
     )
-    outputs = tuple(
-        None if meta is None else Layout(*meta, call.mesh, [way.outputs[index] for way in chosen])
-        for index, meta in enumerate(call.outputs)
-    )
+    outputs = call.output_layouts([[way.outputs[index] for way in chosen] for index in range(len(call.results))])
     return Plan(needs, outputs, emit or run_operator(call))
 
 

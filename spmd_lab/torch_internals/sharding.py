@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._op_schema import OpSchema
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 if TYPE_CHECKING:
@@ -82,7 +82,12 @@ def described_mesh(shape: tuple[int, ...], rank: int) -> DeviceMesh:
 
 
 def ask_stock_rule(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], mesh_shape: tuple[int, ...], rank: int = 0
+    op: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    result: torch.Tensor | Sequence[torch.Tensor | None] | None,
+    mesh_shape: tuple[int, ...],
+    rank: int = 0,
 ) -> StockAnswer:
     """Ask torch which layouts an operator needs and gives.
 
@@ -92,6 +97,8 @@ def ask_stock_rule(
         The operator.
     args, kwargs
         Its arguments, with a `TensorSlot` for each tensor.
+    result : tensor, or tuple or list of tensors
+        What the operator returns on one device (fake tensors do).
     mesh_shape : tuple of int
         The sizes of the mesh axes.
     rank : int
@@ -108,7 +115,7 @@ def ask_stock_rule(
         meta = TensorMeta(torch.Size(slot.shape), slot.stride, slot.dtype)
         return DTensorSpec(mesh, slot.placements, tensor_meta=meta)
 
-    propagator = DTensor._op_dispatcher.sharding_propagator
+    propagator = _Propagator(result)
     schema_info = propagator.op_to_schema_info.get(op)
     if schema_info is None:
         schema_info = propagator.op_to_schema_info_for_single_dim_strategy.get(op)
@@ -140,6 +147,24 @@ def ask_stock_rule(
     )
 
 
+class _Propagator(ShardingPropagator):
+    """Torch's propagator with torch's rules, told what an operator returns, instead of running it to find out."""
+
+    def __init__(self, result: object) -> None:
+        self.__dict__ = DTensor._op_dispatcher.sharding_propagator.__dict__ | {"_result": _tensor_meta(result)}
+
+    def _propagate_tensor_meta_non_cached(self, op_schema: OpSchema) -> Any:  # noqa: ANN401, ARG002
+        return self._result
+
+
+def _tensor_meta(result: object) -> object:
+    if isinstance(result, torch.Tensor):
+        return TensorMeta(result.shape, result.stride(), result.dtype)
+    if isinstance(result, (tuple, list)):
+        return type(result)(_tensor_meta(each) for each in result)
+    return None
+
+
 def _is_spec(leaf: object) -> bool:
     return isinstance(leaf, DTensorSpec)
 
@@ -148,12 +173,3 @@ def _output_placements(spec: object) -> tuple[tuple[Placement, ...] | None, ...]
     specs: Sequence[object] = spec if isinstance(spec, (tuple, list)) else [spec]
     return tuple(tuple(each.placements) if isinstance(each, DTensorSpec) else None for each in specs)
 
-
-def has_stock_rule(op: OpOverload) -> bool:
-    """Whether torch has a rule of its own for an operator (not counting decompositions)."""
-    propagator = DTensor._op_dispatcher.sharding_propagator
-    tables = map(operator.attrgetter(*_RULE_TABLES), [propagator])
-    return any(op in table for found in tables for table in found)
-
-
-_RULE_TABLES = ("op_single_dim_strategy_funcs", "op_strategy_funcs", "op_to_rules")
