@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import fx
 
-from spmd_lab.errors import MeshError, RebuildError
+from spmd_lab.binding import bound, check_device_mesh
+from spmd_lab.errors import RebuildError
 from spmd_lab.expand.resolve import output_nodes
 
 if TYPE_CHECKING:
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
     from spmd_lab.prove import VerifyReport
 
 __all__ = ["Program", "rebuild"]
-
-_GROUP_ARGUMENT = {
-    torch.ops._c10d_functional.all_reduce.default: 2,
-    torch.ops._c10d_functional.all_gather_into_tensor.default: 2,
-    torch.ops._c10d_functional.reduce_scatter_tensor.default: 3,
-    torch.ops._dtensor.shard_dim_alltoall.default: 3,
-}
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -74,21 +68,16 @@ class Program:
         Raises
         ------
         MeshError
-            If the mesh has no such rank, or ``device_mesh`` is not of the same axes and sizes.
+            If the mesh has no such rank, if ``device_mesh`` is not of the same axes and sizes, or if this process is
+            another rank of it.
         """
         mesh = self.expansion.mesh
         coordinate = mesh.coordinate(rank)
         graph_module = self._graph_at(coordinate)
         if device_mesh is None:
             return graph_module
-        names, sizes = device_mesh.mesh_dim_names, tuple(device_mesh.shape)
-        if names != mesh.axes or sizes != mesh.shape:
-            raise MeshError(
-                f"the program is for {mesh!r}, the device mesh has axes {names} of sizes {sizes}",
-                argument="device_mesh",
-                hint=f"init_device_mesh({device_mesh.device_type!r}, {mesh.shape}, mesh_dim_names={mesh.axes})",
-            )
-        return _bound(graph_module, device_mesh)
+        check_device_mesh(mesh, rank, device_mesh)
+        return bound(graph_module, device_mesh)
 
     def _graph_at(self, coordinate: tuple[int, ...]) -> fx.GraphModule:
         place = tuple(
@@ -256,17 +245,3 @@ def _drop_unread(graph: fx.Graph) -> None:
     for node in reversed(graph.nodes):
         if node.target is operator.getitem and not node.users:
             graph.erase_node(node)
-
-
-def _bound(graph_module: fx.GraphModule, device_mesh: DeviceMesh) -> fx.GraphModule:
-    """A copy whose collectives use the groups of a real mesh."""
-    graph = fx.Graph()
-    nodes: dict[fx.Node, fx.Node] = {}
-    returned = graph.graph_copy(graph_module.graph, nodes)
-    graph.output(returned)
-    for node in graph.nodes:
-        position = _GROUP_ARGUMENT.get(node.target)
-        if position is not None:
-            group = device_mesh.get_group(node.args[position]).group_name
-            node.update_arg(position, group)
-    return fx.GraphModule(graph_module, graph, graph_module._get_name())
