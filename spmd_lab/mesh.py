@@ -98,11 +98,9 @@ class Mesh:
     def from_device_mesh(cls, device_mesh: DeviceMesh) -> Mesh:
         """Describe a torch ``DeviceMesh``; axes without a name are called ``axis0``, ``axis1``, ….
 
-        Examples
-        --------
-        >>> from torch.distributed.device_mesh import init_device_mesh  # doctest: +SKIP
-        >>> Mesh.from_device_mesh(init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp")))  # doctest: +SKIP
-        Mesh(dp=2, tp=4, device_type='cpu')
+        It needs the process group that a ``DeviceMesh`` needs::
+
+            Mesh.from_device_mesh(init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp")))
         """
         names = device_mesh.mesh_dim_names or tuple(f"axis{i}" for i in range(device_mesh.ndim))
         sizes = dict(zip(names, device_mesh.shape, strict=True))
