@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch._functorch._aot_autograd.descriptors import (
     GradAOTOutput,
     InputMutationAOTOutput,
@@ -17,12 +18,11 @@ from torch._functorch._aot_autograd.descriptors import (
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    import torch
     from torch import fx, nn
 
-__all__ = ["ExportedValue", "JointGraph", "export_joint"]
+__all__ = ["ExportedValue", "JointGraph", "export_joint", "said_to_be_traced"]
 
 ValueKind = Literal["input", "tangent", "output", "gradient", "new value"]
 
@@ -89,6 +89,17 @@ def export_joint(module: nn.Module, arguments: Sequence[torch.Tensor]) -> JointG
                 if description is not None:
                     outputs.append((value, _output_value(description)))
     return JointGraph(graph_module, tuple(placeholders), tuple(outputs))
+
+
+@contextmanager
+def said_to_be_traced() -> Iterator[None]:
+    """Let ``torch.compiler.is_compiling()`` be true, so that libraries choose their path without branches on data."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
 
 
 def _input_value(description: object) -> ExportedValue:

@@ -14,7 +14,8 @@ from torch import fx, nn
 from torch.fx import traceback as fx_traceback
 
 from spmd_lab.errors import SpmdLabError, TraceError
-from spmd_lab.torch_internals.export import ExportedValue, JointGraph, export_joint
+from spmd_lab.torch_internals.compiling import announced_capture
+from spmd_lab.torch_internals.export import ExportedValue, JointGraph, export_joint, said_to_be_traced
 from spmd_lab.torch_internals.fakes import FakeTensorMode, fake_like, is_fake, is_fake_of, is_traced_value, quiet_failures
 from spmd_lab.trace.closures import Reached, name_in_frame
 from spmd_lab.trace.graph import CLOSING, GraphCopy
@@ -158,7 +159,7 @@ class _Export(nn.Module):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        with self.recorder.following_modules(), self.recorder:
+        with announced_capture(), self.recorder.following_modules(), self.recorder:
             yield
 
     def _known(self, tensor: torch.Tensor, frame: FrameType | None) -> torch.Tensor:
