@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed.tensor import Partial, Replicate, Shard
@@ -59,9 +60,7 @@ def plan_by_stock_rule(call: OpCall) -> Plan:
     doubt = _doubt(needs, outputs)
     if doubt is not None:
         return plan_whole(call, doubt)
-    gathered = asked is not call and all(layout.is_replicated for layout in asked.has)
-    why = f"torch's rule fails on these layouts: {_first_line(refusal)}" if gathered else None
-    return Plan(needs, outputs, _run_answer(asked, answer, needs, outputs), fallback=why)
+    return Plan(needs, outputs, _run_answer(asked, answer, needs, outputs))
 
 
 def plan_whole(call: OpCall, why: str) -> Plan:
@@ -71,14 +70,19 @@ def plan_whole(call: OpCall, why: str) -> Plan:
 
 
 def _ever_more_whole(call: OpCall) -> Iterator[OpCall]:
-    """The call as it is; then with what torch's rules often fail on made whole: pending axes, uneven axes, all axes."""
+    """The call as it is; then with what torch's rules often fail on made whole: pending axes, uneven ones, any one, all."""
     yield call
     seen = {call.has}
-    for is_kept in (_is_settled, _is_settled_and_even, lambda _layout, _axis: False):
+    single = [partial(_is_other_axis, left_out) for left_out in call.mesh.axes]
+    for is_kept in (_is_settled, _is_settled_and_even, *single, lambda _layout, _axis: False):
         tensors = tuple(replace(tensor, layout=_whole_unless(is_kept, tensor.layout)) for tensor in call.tensors)
         if (has := tuple(tensor.layout for tensor in tensors)) not in seen:
             seen.add(has)
             yield replace(call, args=_retold(call.args, tensors), kwargs=_retold(call.kwargs, tensors), tensors=tensors)
+
+
+def _is_other_axis(left_out: str, _layout: Layout, axis: str) -> bool:
+    return axis != left_out
 
 
 def _is_settled(layout: Layout, axis: str) -> bool:
