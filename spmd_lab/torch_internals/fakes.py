@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -17,7 +16,19 @@ from torch._subclasses.fake_tensor import (
 )
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-__all__ = ["DataDependence", "FakeTensorMode", "data_dependence", "fake_like", "is_fake", "is_fake_of", "is_traced_value", "quiet_failures"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "DataDependence",
+    "FakeTensorMode",
+    "data_dependence",
+    "fake_like",
+    "is_fake",
+    "is_fake_of",
+    "is_traced_value",
+    "quiet_failures",
+]
 
 DataDependence = Literal["value", "shape"]
 

@@ -1,6 +1,6 @@
 """The first stage: the program of one device, traced."""
 
 from spmd_lab.trace.tracing import trace
-from spmd_lab.trace.values import Phase, Reference, Source, TracedGraph, TracedInput, TracedOutput
+from spmd_lab.trace.values import Phase, Reference, Source, Structure, TracedGraph, TracedInput, TracedOutput
 
-__all__ = ["Phase", "Reference", "Source", "TracedGraph", "TracedInput", "TracedOutput", "trace"]
+__all__ = ["Phase", "Reference", "Source", "Structure", "TracedGraph", "TracedInput", "TracedOutput", "trace"]

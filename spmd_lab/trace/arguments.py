@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from spmd_lab.errors import TraceError
 from spmd_lab.trace.trees import Leaf, Tree, flatten
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __all__ = ["Arguments", "bind", "name_of"]
 
@@ -38,9 +40,7 @@ class Arguments:
     def with_tensors(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with their tensors exchanged, in order; every other value stays."""
         new = iter(tensors)
-        return self.rebuild(
-            next(new) if isinstance(leaf.value, torch.Tensor) else leaf.value for leaf in self.leaves
-        )
+        return self.rebuild(next(new) if isinstance(leaf.value, torch.Tensor) else leaf.value for leaf in self.leaves)
 
 
 def name_of(fn: Any) -> str:
@@ -86,7 +86,7 @@ def bind(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
 
     def rebuild(values: Iterator[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         new = {name: _rebuilt(tree, values) for name, tree in trees.items()}
-        again = inspect.BoundArguments(signature, new)  # type: ignore[arg-type]
+        again = inspect.BoundArguments(signature, new)
         return again.args, again.kwargs
 
     return Arguments(tuple(leaf for tree in trees.values() for leaf in _leaves(tree)), rebuild)

@@ -27,6 +27,7 @@ _MOST_OBJECTS = 20_000
 _LONGEST = 1_000
 _NEAR = 4
 _OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+_ATOMS = (type, types.ModuleType, str, bytes, int, float, type(None))
 _PLAIN = sys.stdlib_module_names - {"__main__", "types"} | {"torch", "numpy"}
 _LIBRARY = tuple({os.path.abspath(sysconfig.get_path(kind)) + os.sep for kind in ("stdlib", "purelib", "platlib")})
 
@@ -76,7 +77,7 @@ class _Walk:
             yield from self.function(function, depth)
         elif not isinstance(function, (type, types.BuiltinFunctionType)):
             yield from self.attributes(name, function, depth - 1)
-            yield from self.callable(name, getattr(type(function), "__call__", None), depth - 1)
+            yield from self.callable(name, inspect.getattr_static(type(function), "__call__", None), depth - 1)
 
     def function(self, function: types.FunctionType, depth: int) -> Iterator[Reached]:
         """What a function reaches through its cells, its globals and its defaults."""
@@ -112,18 +113,14 @@ class _Walk:
             if self._first(value):
                 yield name, value
                 yield from self.module(name, value, depth - 1)
-        elif depth <= 0 or isinstance(value, (type, types.ModuleType, str, bytes, int, float, type(None))):
+        elif depth <= 0 or isinstance(value, _ATOMS):
             return
         elif isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
             yield from self.callable(name, value, depth - 1)
-        elif isinstance(value, Mapping):
+        elif isinstance(value, (Mapping, list, tuple)):
             if len(value) <= _LONGEST and self._first(value):
-                for key, child in value.items():
+                for key, child in value.items() if isinstance(value, Mapping) else enumerate(value):
                     yield from self.value(join(name, key), child, depth - 1)
-        elif isinstance(value, (list, tuple)):
-            if len(value) <= _LONGEST and self._first(value):
-                for index, child in enumerate(value):
-                    yield from self.value(join(name, index), child, depth - 1)
         else:
             yield from self.object(name, value, depth - 1)
 

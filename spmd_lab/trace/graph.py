@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from spmd_lab.torch_internals.export import ExportedValue, JointGraph
 from spmd_lab.torch_internals.tracebacks import is_backward
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["CLOSING", "GraphCopy", "sanitised"]
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -15,8 +14,12 @@ from spmd_lab.errors import TraceError
 from spmd_lab.trace.arguments import Arguments, bind, name_of
 from spmd_lab.trace.closures import Reached, reachable
 from spmd_lab.trace.refusals import check_loss
-from spmd_lab.trace.trees import Leaf, flatten, join
-from spmd_lab.trace.values import InputRole
+from spmd_lab.trace.trees import Leaf, Tree, flatten, join
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from spmd_lab.trace.values import InputRole
 
 __all__ = ["Results", "Slot", "UserProgram", "gather"]
 
@@ -25,7 +28,8 @@ __all__ = ["Results", "Slot", "UserProgram", "gather"]
 class Slot:
     """One tensor that the program reads: a parameter, a buffer, an argument, or something closed over.
 
-    ``key`` is where it stands in the holder of all modules; None for what is in no module.
+    ``key`` is where it stands in the holder of all modules, ``module`` which of these that is, and ``owner`` the class
+    of the very module that owns it; None and -1 and nothing for what is in no module.
     """
 
     name: str
@@ -34,7 +38,8 @@ class Slot:
     aliases: tuple[str, ...] = ()
     closure: bool = False
     key: str | None = None
-    owner: int = -1
+    module: int = -1
+    owner: str = ""
 
     @property
     def is_argument(self) -> bool:
@@ -44,10 +49,15 @@ class Slot:
 
 @dataclass(frozen=True)
 class Results:
-    """What one run of the program gave: its loss, if it has one, and the leaves of what it returned."""
+    """What one run of the program gave: its loss, if it has one, and what it returned, taken apart."""
 
     loss: torch.Tensor | None
-    leaves: tuple[Leaf, ...]
+    returned: Tree
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """What is in the returned value."""
+        return self.returned.leaves
 
     def tensors(self, exchanged: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
         """The loss, if there is one, and the tensors among the leaves, closed-over ones exchanged."""
@@ -113,7 +123,7 @@ class UserProgram:
                 if self.loss is not None:
                     check_loss(loss)
                 self._write_back(named)
-            return Results(loss, flatten(out, "out").leaves)
+            return Results(loss, flatten(out, "out"))
 
         with _unchanged(self._holder):
             results: Results = torch.func.functional_call(self._holder, named, (call,))
@@ -139,7 +149,10 @@ def _unchanged(holder: nn.Module) -> Iterator[None]:
     """Give every module back the attributes it had, and its lists and dicts what was in them."""
     before = [(module, dict(vars(module))) for module in holder.modules()]
     contents = [
-        (value, value.copy()) for _, attributes in before for value in attributes.values() if type(value) in (dict, list)
+        (value, value.copy())
+        for _, attributes in before
+        for value in attributes.values()
+        if type(value) in (dict, list)
     ]
     try:
         yield
@@ -182,14 +195,13 @@ def gather(
     for index, (prefix, module) in enumerate(modules):
         _check_module(prefix, module)
         holder.add_module(f"m{index}", module)
-        for kind, named in (("parameter", module.named_parameters), ("buffer", module.named_buffers)):
-            for name, tensor in named(remove_duplicate=False):
-                slots.add(kind, join(prefix, name), tensor, bool(prefix), f"m{index}.{name}", index)
+        for slot in _slots_of(prefix, module, index):
+            slots.add(slot)
     for leaf in arguments.tensors:
         slots.pass_in(leaf)
     for name, value in reached:
         if isinstance(value, torch.Tensor):
-            slots.add("parameter" if isinstance(value, nn.Parameter) else "input", name, value, True, None, -1)
+            slots.add(Slot(name, "parameter" if isinstance(value, nn.Parameter) else "input", value, closure=True))
     return UserProgram(fn, loss, arguments, tuple(modules), slots.in_order(), holder)
 
 
@@ -203,6 +215,25 @@ def _outermost(found: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]
     return list(kept.values())
 
 
+def _slots_of(prefix: str, module: nn.Module, index: int) -> Iterator[Slot]:
+    """The parameters and buffers of one module, tied ones under each of their names."""
+    found: list[tuple[InputRole, str, torch.Tensor]] = [
+        *(("parameter", name, tensor) for name, tensor in module.named_parameters(remove_duplicate=False)),
+        *(("buffer", name, tensor) for name, tensor in module.named_buffers(remove_duplicate=False)),
+    ]
+    for role, name, tensor in found:
+        owner = _class_of(module.get_submodule(name.rpartition(".")[0]))
+        yield Slot(join(prefix, name), role, tensor, (), bool(prefix), f"m{index}.{name}", index, owner)
+
+
+def _class_of(module: nn.Module) -> str:
+    """The name of a module's class, or of the class of ``torch.nn`` that it derives from."""
+    for kind in type(module).__mro__[:-2]:
+        if kind is not nn.Module and kind.__module__.startswith("torch.nn."):
+            return kind.__name__
+    return type(module).__name__
+
+
 class _Slots:
     """Collects slots: one a tensor, each with a name of its own."""
 
@@ -211,16 +242,16 @@ class _Slots:
         self._by_tensor: dict[int, int] = {}
         self._names: set[str] = set()
 
-    def add(self, role: InputRole, name: str, value: torch.Tensor, closure: bool, key: str | None, owner: int) -> None:
+    def add(self, slot: Slot) -> None:
         """A tensor that the program reaches by itself; a second name of one is an alias."""
-        _check(name, value)
-        known = self._by_tensor.get(id(value))
+        _check(slot.name, slot.value)
+        known = self._by_tensor.get(id(slot.value))
         if known is None:
-            self._by_tensor[id(value)] = len(self._slots)
-            self._slots.append(Slot(self._unique(name), role, value, (), closure, key, owner))
-        elif key is not None:
-            slot = self._slots[known]
-            self._slots[known] = replace(slot, aliases=(*slot.aliases, self._unique(name)))
+            self._by_tensor[id(slot.value)] = len(self._slots)
+            self._slots.append(replace(slot, name=self._unique(slot.name)))
+        elif slot.key is not None:
+            first = self._slots[known]
+            self._slots[known] = replace(first, aliases=(*first.aliases, self._unique(slot.name)))
 
     def pass_in(self, leaf: Leaf) -> None:
         """A tensor that is passed; it stands for itself, even when it is passed twice."""
@@ -260,6 +291,12 @@ def _check(name: str, value: torch.Tensor) -> None:
             hint="trace the module as it was before it was distributed, or a copy on meta",
         )
     if isinstance(value, (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)):
-        raise TraceError(f"{name!r} has no shape yet", argument=name, hint="run the module once, so that lazy layers know their sizes")
+        raise TraceError(
+            f"{name!r} has no shape yet",
+            argument=name,
+            hint="run the module once, so that lazy layers know their sizes",
+        )
     if value.layout != torch.strided or value.is_quantized:
-        raise TraceError(f"{name!r} is {value.layout}, not a dense tensor", argument=name, hint="a dense tensor (x.to_dense())")
+        raise TraceError(
+            f"{name!r} is {value.layout}, not a dense tensor", argument=name, hint="a dense tensor (x.to_dense())"
+        )

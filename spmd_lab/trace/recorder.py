@@ -89,7 +89,7 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        frame = user_frame(sys._getframe(1))
+        frame = user_frame(sys._getframe(1))  # noqa: SLF001 - inspect.currentframe() is this, and slower
         args = self._exchanged(args, frame)
         kwargs = {name: self._exchanged(value, frame) for name, value in kwargs.items()} if kwargs else {}
         line = self._line(frame)

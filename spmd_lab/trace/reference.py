@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from spmd_lab.torch_internals.export import ExportedValue
-from spmd_lab.trace.program import UserProgram
 from spmd_lab.trace.values import Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from spmd_lab.trace.program import UserProgram
 
 __all__ = ["Exchange", "Plan", "reference"]
 

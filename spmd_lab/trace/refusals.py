@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import CodeType, FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils.checkpoint
@@ -14,7 +13,12 @@ import torch.utils.checkpoint
 from spmd_lab.errors import SpmdLabError, TraceError
 from spmd_lab.torch_internals.fakes import data_dependence
 from spmd_lab.trace.recorder import is_user_code, source_of_frame, user_frame
-from spmd_lab.trace.values import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import CodeType, FrameType, TracebackType
+
+    from spmd_lab.trace.values import Source
 
 __all__ = ["check_gradient", "check_loss", "check_random", "random_state_kept", "refusal"]
 
@@ -38,7 +42,7 @@ def check_loss(loss: Any) -> None:
         )
     if loss.numel() != 1 or not (loss.is_floating_point() or loss.is_complex()):
         raise TraceError(
-            f"the loss is no scalar: its shape is {list(loss.shape)}, its dtype {str(loss.dtype).removeprefix('torch.')}",
+            f"the loss is no scalar: its shape is {list(loss.shape)}, its dtype {loss.dtype}",
             argument="loss",
             hint="reduce it, as .mean() or .sum() do",
         )
@@ -56,13 +60,14 @@ def check_gradient(tensor: torch.Tensor, known: torch.Tensor, frame: FrameType |
     """
     if not known.requires_grad or torch.is_grad_enabled() or frame is None:
         return
-    caller = frame
+    apply = inspect.getattr_static(torch.autograd.Function, "apply").__func__.__code__
+    caller: FrameType | None = frame
     while caller is not None:
-        if caller.f_code is torch.autograd.Function.apply.__func__.__code__:
+        if caller.f_code is apply:
             outer = user_frame(caller)
             raise TraceError(
-                f"a custom autograd function takes a tensor of shape {list(tensor.shape)} that the program closes over, "
-                "and its gradient would be lost",
+                "a custom autograd function takes a tensor that the program closes over, and its gradient would be "
+                f"lost: its shape is {list(tensor.shape)}",
                 source=source_of_frame(outer, "") if outer is not None else None,
                 hint="pass the tensor as an argument of the traced function, or hold it as a parameter of a module",
             )
@@ -76,7 +81,7 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
     """
     if isinstance(error, SpmdLabError):
         return error
-    if isinstance(error, SeedSet):
+    if isinstance(error, SeedSetError):
         return _seed_refused(name, again)
     source = _line_of(error)
     if _went_through(error, torch.utils.checkpoint.CheckpointFunction.backward.__code__):
@@ -127,7 +132,7 @@ def _went_through(error: BaseException, code: CodeType) -> bool:
     return False
 
 
-class SeedSet(Exception):
+class SeedSetError(Exception):
     """The program has set a seed."""
 
 
@@ -136,7 +141,7 @@ def random_state_kept() -> Iterator[None]:
     """Put the random state back as it was; inside, `check_random` sees whether the program sets a seed."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() and torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices):
-        torch.random.default_generator.manual_seed(_SEED)
+        torch.default_generator.manual_seed(_SEED)
         yield
 
 
@@ -145,13 +150,13 @@ def check_random(kwargs: Mapping[str, Any], frame: FrameType | None) -> None:
 
     Raises
     ------
-    SeedSet
+    SeedSetError
         If a seed has been set since `random_state_kept` began.
     TraceError
         If a call takes a generator of its own.
     """
-    if torch.random.default_generator.initial_seed() != _SEED:
-        raise SeedSet
+    if torch.default_generator.initial_seed() != _SEED:
+        raise SeedSetError
     if kwargs.get("generator") is not None:
         raise TraceError(
             "a random draw takes a generator of its own, whose state would be frozen into the graph",

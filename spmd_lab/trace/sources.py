@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
-
-from torch import fx
 
 from spmd_lab.torch_internals.tracebacks import autograd_number_of, is_backward, runs_in_autograd_node
 from spmd_lab.trace.recorder import KEY
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import fx
+
     from spmd_lab.trace.recorder import Recorder
     from spmd_lab.trace.values import Source
 

@@ -79,7 +79,8 @@ def _flatten(value: Any, path: str, depth: int) -> Tree:
     children, assemble = parts
     trees = [_flatten(child, join(path, key), depth - 1) for key, child in children]
     leaves = tuple(leaf for tree in trees for leaf in tree.leaves)
-    return Tree(leaves, lambda values: assemble([tree.rebuild(values) for tree in trees]))
+    rebuilds = [tree.rebuild for tree in trees]
+    return Tree(leaves, lambda values: assemble([rebuild(values) for rebuild in rebuilds]))
 
 
 _Parts = tuple[list[tuple[Any, Any]], Callable[[list[Any]], Any]]
@@ -87,7 +88,7 @@ _Parts = tuple[list[tuple[Any, Any]], Callable[[list[Any]], Any]]
 
 def _parts(value: Any) -> _Parts | None:
     """The children of one level, and how to rebuild it."""
-    if isinstance(value, _ATOMS) or isinstance(value, type) or callable(value):
+    if isinstance(value, (*_ATOMS, type)) or callable(value):
         return None
     registered = registered_parts(value)
     if isinstance(value, Mapping):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from spmd_lab.show.picture import Picture
 
-__all__ = ["Phase", "Reference", "Source", "TracedGraph", "TracedInput", "TracedOutput"]
+__all__ = ["Phase", "Reference", "Source", "Structure", "TracedGraph", "TracedInput", "TracedOutput"]
 
 Phase = Literal["forward", "backward"]
 InputRole = Literal["parameter", "buffer", "input", "tangent"]
@@ -136,6 +136,20 @@ class Reference:
     run: Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor | None, ...]] = field(repr=False)
 
 
+@dataclass(frozen=True)
+class Structure:
+    """How the flat outputs stand in what the user's program returns.
+
+    Parameters
+    ----------
+    assemble : callable
+        Takes one value per output of role "output", in order, and returns them in the user's own structure (a tuple,
+        a dict, a dataclass).
+    """
+
+    assemble: Callable[[Sequence[object]], object] = field(repr=False)
+
+
 @dataclass(frozen=True, repr=False)
 class TracedGraph:
     """The program of one device, forward and backward, in ATen operators.
@@ -153,6 +167,8 @@ class TracedGraph:
         The example value of each input: real, fake, or on meta; tangents are fake.
     reference : Reference
         The user's program, to compare with.
+    structure : Structure or None
+        How to put the flat outputs together again.
     """
 
     name: str
@@ -161,6 +177,7 @@ class TracedGraph:
     outputs: tuple[TracedOutput, ...]
     values: tuple[torch.Tensor, ...]
     reference: Reference
+    structure: Structure | None = None
 
     def input(self, name: str) -> TracedInput:
         """The input of this name, or of which this is an alias.
@@ -184,11 +201,10 @@ class TracedGraph:
         ArgumentError
             If there is none.
         """
-        for node in self.graph_module.graph.nodes:
-            if node.name == name:
-                return node
-        names = [node.name for node in self.graph_module.graph.nodes]
-        raise ArgumentError(f"{self.name} has no node {name!r}", argument=name, hint=nearest(name, names))
+        nodes: dict[str, fx.Node] = {node.name: node for node in self.graph_module.graph.nodes}
+        if name not in nodes:
+            raise ArgumentError(f"{self.name} has no node {name!r}", argument=name, hint=nearest(name, nodes))
+        return nodes[name]
 
     def source(self, node: fx.Node | str) -> Source | None:
         """The user's line behind a node; None for placeholders and the output."""
