@@ -9,6 +9,7 @@ from spmd_lab.expand import Collective, Expansion, Step, colwise, expand, rowwis
 from spmd_lab.layout import Layout
 from spmd_lab.mesh import Mesh
 from spmd_lab.rebuild import Program, rebuild
+from spmd_lab.run import distribute
 from spmd_lab.spmd_expand import spmd_expand
 from spmd_lab.trace import Source, TracedGraph, trace
 
@@ -23,6 +24,7 @@ __all__ = [
     "Step",
     "TracedGraph",
     "colwise",
+    "distribute",
     "expand",
     "rebuild",
     "rowwise",

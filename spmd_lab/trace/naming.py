@@ -24,10 +24,19 @@ if TYPE_CHECKING:
 __all__ = ["named"]
 
 
-def named(export: Export, joint: JointGraph) -> TracedGraph:
-    """Name what was exported."""
+def named(export: Export, joint: JointGraph, *, open_loss: bool = False) -> TracedGraph:
+    """Name what was exported.
+
+    Parameters
+    ----------
+    export, joint : Export, JointGraph
+        The export, and the graph that it gave.
+    open_loss : bool
+        Whether the tangent of the loss is an input, and not 1.
+    """
     program = export.program
-    copy = GraphCopy(joint, _constant_tangents(joint, program.loss is not None))
+    constants = _constant_tangents(joint, open_loss) if program.loss is not None else {}
+    copy = GraphCopy(joint, constants)
     kept = _kept(export, copy)
     inputs, values = [], []
     for index in kept:
@@ -58,9 +67,10 @@ def named(export: Export, joint: JointGraph) -> TracedGraph:
     )
 
 
-def _constant_tangents(joint: JointGraph, has_loss: bool) -> dict[ExportedValue, float]:
+def _constant_tangents(joint: JointGraph, open_loss: bool) -> dict[ExportedValue, float]:
     """With a loss its tangent is 1, and nothing else has one: new values have no part in the backward."""
-    return {each: 1.0 if each.of == "output" else 0.0 for each in _tangents(joint)} if has_loss else {}
+    constants = {each: 1.0 if each.of == "output" else 0.0 for each in _tangents(joint)}
+    return {each: number for each, number in constants.items() if not (open_loss and number)}
 
 
 def _tangents(joint: JointGraph) -> list[ExportedValue]:

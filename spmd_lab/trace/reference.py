@@ -89,7 +89,7 @@ def _gradients(
     tangents: Sequence[torch.Tensor],
 ) -> dict[ExportedValue, Any]:
     """What autograd gives for each differentiated slot."""
-    if program.loss is not None:
+    if program.loss is not None and not plan.tangents:
         heads = [computed[ExportedValue("output", 0)]]
         tangents = [torch.ones_like(heads[0])]
     else:

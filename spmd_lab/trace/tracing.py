@@ -12,13 +12,13 @@ from spmd_lab.trace.naming import named
 from spmd_lab.trace.program import gather
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import torch
 
     from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["trace"]
+__all__ = ["trace", "trace_for_autograd"]
 
 
 def trace(
@@ -68,6 +68,38 @@ def trace(
     >>> [each.name for each in traced.outputs]
     ['loss', 'out', 'grad(weight)', 'grad(bias)']
     """
+    return _traced(fn, args, kwargs, loss, backward)
+
+
+def trace_for_autograd(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    loss: Callable[[Any], torch.Tensor] | None,
+    *,
+    backward: bool,
+) -> TracedGraph:
+    """As `trace`; but the tangent of a loss is an input, ``tangent(loss)``, so that autograd can start the backward.
+
+    Examples
+    --------
+    >>> import torch
+    >>> traced = trace_for_autograd(torch.nn.ReLU(), [torch.ones(4, requires_grad=True)], {}, torch.sum, backward=True)
+    >>> [each.name for each in traced.inputs]
+    ['input', 'tangent(loss)']
+    """
+    return _traced(fn, args, kwargs, loss, backward, open_loss=True)
+
+
+def _traced(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    loss: Callable[[Any], torch.Tensor] | None,
+    backward: bool,
+    *,
+    open_loss: bool = False,
+) -> TracedGraph:
     if not callable(fn):
         raise TraceError(f"{fn!r} cannot be called", argument="fn", hint="a torch.nn.Module or a function")
     if loss is not None and not callable(loss):
@@ -83,7 +115,7 @@ def trace(
         except MoreTensorsError as more:
             export = Export(gather(fn, args, dict(kwargs or {}), loss, more.found), backward, adopts=False)
             joint = exported(export)
-        return named(export, joint)
+        return named(export, joint, open_loss=open_loss)
 
 
 @contextmanager

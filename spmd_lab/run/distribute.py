@@ -1,0 +1,184 @@
+"""`distribute`: from a module to one that real ranks train."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+from spmd_lab.binding import rank_here
+from spmd_lab.errors import ArgumentError, MeshError
+from spmd_lab.mesh import Mesh
+from spmd_lab.run.agreement import exchange
+from spmd_lab.run.calls import kind_of
+from spmd_lab.run.module import DistributedModule
+from spmd_lab.run.plan import Request
+from spmd_lab.run.state import refuse_without_data
+from spmd_lab.trace.arguments import Arguments, bind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import torch
+
+__all__ = ["distribute"]
+
+
+def distribute(
+    module: nn.Module,
+    mesh: Mesh | DeviceMesh,
+    *,
+    example: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    params: Mapping[str, object] | None = None,
+    inputs: Mapping[str, object] | Sequence[object] | None = None,
+    batch: str | Sequence[str] | None = None,
+    outputs: Mapping[str, object] | None = None,
+    pending: Literal["resolve", "keep"] = "resolve",
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    global_inputs: bool = False,
+    grad: Literal["mean", "sum"] = "mean",
+) -> DistributedModule:
+    """Expand a module over the ranks of a mesh, and return one that they train together.
+
+    Every rank calls it, with the same arguments, in a process group of the user's. The parameters and buffers of the
+    first rank are sent to the others. The user's module stays as it is.
+
+    What it returns is called as the module is, with this rank's shards, and returns this rank's shards; what comes
+    out replicated must be used in the same way on every rank. ``backward()`` leaves in each parameter's ``grad`` its
+    gradient, reduced already, laid out as the parameter.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The module, as for a single device.
+    mesh : Mesh or DeviceMesh
+        The ranks: a description of all ranks of the process group, or a real mesh of some of them.
+    example : tensor or tuple
+        Example arguments, with whole tensors; a tuple stands for several. They may be fake.
+    kwargs : mapping, optional
+        Example keyword arguments.
+    params, inputs, batch, outputs, pending
+        As in `expand`.
+    loss : callable, optional
+        As in `trace`. The module then returns the loss, which is that of all ranks together, and what it returned
+        before, without gradient. Tensors that the loss closes over are whole ones, read anew in every call.
+    global_inputs : bool
+        Whether calls pass whole tensors, the same on every rank.
+    grad : str
+        "mean": what comes out divided along the batch axis gives a loss that is the mean of a rank's own part, and
+        gradients of parameters are averaged, as under ``DistributedDataParallel``. "sum": they are summed. The batch
+        axis is that of ``batch``; without it, those that divide dim 0 of an input. Nothing of this concerns what
+        comes out whole, as a loss inside the module does.
+
+    Returns
+    -------
+    DistributedModule
+        Its parameters are DTensors under the names that they have in the module.
+
+    Raises
+    ------
+    SpmdLabError
+        If there is no process group or not of this size, or an argument fits neither the module nor the mesh.
+
+    Examples
+    --------
+    >>> import torch, spmd_lab as sl
+    >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    >>> model = sl.distribute(torch.nn.Linear(4, 2), sl.Mesh(dp=1), example=torch.zeros(8, 4), batch="dp")
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> model(torch.ones(8, 4)).square().mean().backward()
+    >>> optimizer.step()
+    >>> torch.distributed.destroy_process_group()
+    """
+    _refuse_unknown(module, pending, grad)
+    if not dist.is_available() or not dist.is_initialized():
+        raise MeshError(
+            "there is no process group to run on",
+            argument="mesh",
+            hint="torch.distributed.init_process_group(), in processes started by torchrun or another launcher",
+        )
+    arguments = bind(module, example if isinstance(example, tuple) else (example,), kwargs or {})
+    device_mesh = _device_mesh(mesh, module)
+    request = Request(
+        module=module,
+        loss=loss,
+        mesh=Mesh.from_device_mesh(device_mesh),
+        device_mesh=device_mesh,
+        rank=rank_here(device_mesh),
+        params=params or {},
+        inputs=inputs or {},
+        batch=batch,
+        outputs=outputs or {},
+        pending=pending,
+        global_inputs=global_inputs,
+        grad=grad,
+    )
+    _refuse_differences(request, arguments)
+    return DistributedModule(request, arguments)
+
+
+def _refuse_unknown(module: object, pending: str, grad: str) -> None:
+    if isinstance(module, DistributedModule):
+        raise ArgumentError(
+            "the module is distributed already", argument="module", hint="distribute the module that it was made of"
+        )
+    if not isinstance(module, nn.Module):
+        raise ArgumentError(
+            f"{type(module).__name__} is no module",
+            argument="module",
+            hint="a torch.nn.Module; a function has no state",
+        )
+    for name, child in module.named_modules():
+        if isinstance(child, (DistributedModule, DistributedDataParallel)):
+            raise ArgumentError(
+                f"{name or 'the module'} is distributed already, as {type(child).__name__}",
+                argument="module",
+                hint="distribute what is inside it, or call the two one after the other",
+            )
+    if pending not in ("resolve", "keep"):
+        raise ArgumentError(
+            f"pending={pending!r} is unknown", argument=f"pending={pending!r}", hint='"resolve" or "keep"'
+        )
+    if grad not in ("mean", "sum"):
+        raise ArgumentError(f"grad={grad!r} is unknown", argument=f"grad={grad!r}", hint='"mean" or "sum"')
+    refuse_without_data(module)
+
+
+def _device_mesh(mesh: Mesh | DeviceMesh, module: nn.Module) -> DeviceMesh:
+    """The real mesh: the user's, or one of all ranks."""
+    if isinstance(mesh, DeviceMesh):
+        return mesh
+    if not isinstance(mesh, Mesh):
+        raise MeshError(f"{type(mesh).__name__} is no mesh", argument="mesh", hint="sl.Mesh(dp=2), or a DeviceMesh")
+    if mesh.size != dist.get_world_size():
+        raise MeshError(
+            f"{mesh!r} has {mesh.size} ranks, the process group has {dist.get_world_size()}",
+            argument=f"mesh={mesh!r}",
+            hint="a mesh of as many ranks, or a DeviceMesh of some of them",
+        )
+    device = next((tensor.device.type for tensor in [*module.parameters(), *module.buffers()]), "cpu")
+    return init_device_mesh(mesh.device_type or device, mesh.shape, mesh_dim_names=mesh.axes)
+
+
+def _refuse_differences(request: Request, arguments: Arguments) -> None:
+    """Refuse ranks that do not distribute the same module in the same way: they would wait for one another."""
+    tensors = [*request.module.named_parameters(), *request.module.named_buffers()]
+    said = {
+        "parameters and buffers": [(name, tuple(each.shape), each.dtype, each.requires_grad) for name, each in tensors],
+        "example": kind_of(arguments, (), is_whole=True).tensors,
+        "placements": repr((request.params, request.inputs, request.batch, request.outputs)),
+        "options": (request.pending, request.grad, request.global_inputs, request.loss is not None),
+    }
+    for rank, other in enumerate(exchange(said, request.device_mesh)):
+        for what, here in said.items():
+            if other[what] != here:
+                raise ArgumentError(
+                    f"rank {rank} of {request.mesh!r} distributes with other {what} than rank {request.rank}",
+                    argument="module" if what == "parameters and buffers" else what,
+                    layouts={f"rank {rank}": other[what], f"rank {request.rank}": here},
+                    hint="every rank calls distribute with the same arguments",
+                )

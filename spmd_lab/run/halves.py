@@ -1,0 +1,161 @@
+"""A program cut in two: what runs when the module is called, and what runs when autograd comes back."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from spmd_lab.errors import RebuildError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+__all__ = ["Halves", "split"]
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The forward and the backward of one rank's program; together they have every node of it once.
+
+    Parameters
+    ----------
+    forward : torch.fx.GraphModule
+        Takes every input but the tangents; returns the ``results`` first outputs, then the values to save.
+    backward : torch.fx.GraphModule
+        Takes the saved values, then the tangents; returns the gradients.
+    results : int
+        How many outputs of the forward are results.
+    """
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    results: int
+
+
+def split(
+    program: fx.GraphModule, tangents: Collection[int], gradients: Collection[int], written: Collection[int] = ()
+) -> Halves:
+    """Cut a flat program where the forward ends.
+
+    The forward is what its outputs need, and nothing more: a value that only gradients need is computed in the
+    backward, from less that has to be kept until then.
+
+    Parameters
+    ----------
+    program : torch.fx.GraphModule
+        Flat: tensors in, a tuple out.
+    tangents : collection of int
+        Which of its inputs are tangents.
+    gradients : collection of int
+        Which of its outputs are gradients.
+    written : collection of int
+        The inputs whose storage will be overwritten when the forward has run: it works on copies of them.
+
+    Raises
+    ------
+    RebuildError
+        If an output of the forward depends on a tangent.
+
+    Examples
+    --------
+    >>> def program(x, tangent):
+    ...     y = torch.ops.aten.tanh.default(x)
+    ...     return y, torch.ops.aten.tanh_backward.default(tangent, y)
+    >>> halves = split(fx.symbolic_trace(program), tangents={1}, gradients={1})
+    >>> y, saved = halves.forward(torch.tensor(0.0))
+    >>> halves.backward(saved, torch.tensor(3.0))
+    (tensor(3.),)
+    """
+    inputs = program.graph.find_nodes(op="placeholder")
+    (returned,) = program.graph.output_node().args
+    assert isinstance(returned, tuple)
+    late = {node for index, node in enumerate(inputs) if index in tangents}
+    results = [value for index, value in enumerate(returned) if index not in gradients]
+    wanted = [value for index, value in enumerate(returned) if index in gradients]
+    early = _needed_by(results)
+    _refuse_late_results(early & late, program)
+    for node in program.graph.nodes:
+        if node.target is operator.getitem and node.args[0] in early:
+            early.add(node)  # what a node with several outputs makes exists as soon as that node has run
+    early |= set(inputs) - late
+    saved = _read_from(early, program.graph, wanted)
+    first = _Part(program, "Forward")
+    for index, node in enumerate(inputs):
+        if node not in late:
+            first.take(node, private=index in written)
+    first.copy(node for node in program.graph.nodes if node in early)
+    second = _Part(program, "Backward")
+    for node in [*saved, *(each for each in inputs if each in late)]:
+        second.take(node)
+    second.copy(node for node in program.graph.nodes if node not in early)
+    return Halves(first.finish([*results, *saved]), second.finish(wanted), len(results))
+
+
+def _needed_by(values: Iterable[Any]) -> set[fx.Node]:
+    """The nodes among some values, and all that they depend on."""
+    needed: set[fx.Node] = set()
+    waiting = [value for value in values if isinstance(value, fx.Node)]
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed.add(node)
+            waiting.extend(node.all_input_nodes)
+    return needed
+
+
+def _read_from(early: set[fx.Node], graph: fx.Graph, returned: Sequence[Any]) -> list[fx.Node]:
+    """The values of the forward that the backward reads or returns, in order; constants are in both."""
+    read = {
+        value
+        for node in graph.nodes
+        if node not in early and node.op != "output"
+        for value in node.all_input_nodes
+        if value in early
+    }
+    read |= {value for value in returned if isinstance(value, fx.Node) and value in early}
+    return [node for node in graph.nodes if node in read and node.op != "get_attr"]
+
+
+def _refuse_late_results(tangents: set[fx.Node], program: fx.GraphModule) -> None:
+    if tangents:
+        names = ", ".join(sorted(node.name for node in tangents))
+        raise RebuildError(f"an output of the forward depends on {names}", node=type(program).__name__)
+
+
+class _Part:
+    """One half in the making."""
+
+    def __init__(self, program: fx.GraphModule, name: str) -> None:
+        self._program = program
+        self._name = f"{type(program).__name__}{name}"
+        self._graph = fx.Graph()
+        self._made: dict[fx.Node, fx.Node] = {}
+
+    def take(self, node: fx.Node, *, private: bool = False) -> None:
+        """Make a value an input of this half."""
+        taken = self._graph.placeholder(node.name)
+        taken.meta = dict(node.meta)
+        self._made[node] = taken
+        if private:
+            self._made[node] = self._graph.call_function(torch.ops.aten.clone.default, (taken,))
+
+    def copy(self, nodes: Iterable[fx.Node]) -> None:
+        """Copy nodes that are no inputs."""
+        for node in nodes:
+            if node.op not in ("placeholder", "output"):
+                self._made[node] = self._graph.node_copy(node, self._new)
+
+    def _new(self, node: fx.Node) -> fx.Node:
+        if node not in self._made and node.op == "get_attr":
+            self._made[node] = self._graph.node_copy(node)
+        return self._made[node]
+
+    def finish(self, returned: Sequence[Any]) -> fx.GraphModule:
+        """Close this half with what it returns."""
+        self._graph.output(tuple(fx.map_arg(returned, self._new)))
+        self._graph.lint()
+        return fx.GraphModule(self._program, self._graph, self._name)

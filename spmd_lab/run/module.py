@@ -1,0 +1,177 @@
+"""The module that `distribute` returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from spmd_lab.errors import ArgumentError, SpmdLabError
+from spmd_lab.run.agreement import broadcast
+from spmd_lab.run.autograd import run_plan
+from spmd_lab.run.calls import CallKind, dense, dims_by_stride, kind_of
+from spmd_lab.run.closures import closed_over
+from spmd_lab.run.plans import Plans
+from spmd_lab.run.state import cut, distributed_state, following
+from spmd_lab.torch_internals.modules import adopt_tree, get_tensor, put_tensor
+from spmd_lab.trace.arguments import Arguments, bind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from spmd_lab.expand import Expansion
+    from spmd_lab.layout import Layout
+    from spmd_lab.rebuild import Program
+    from spmd_lab.run.plan import Plan, Request
+    from spmd_lab.trace import TracedInput
+
+__all__ = ["DistributedModule"]
+
+
+class DistributedModule(nn.Module):
+    """A module whose ranks run their programs together; made by `distribute`.
+
+    It has the parameters, buffers and submodules of the user's module under the same names; the tensors are DTensors.
+    A call takes this rank's shards and returns this rank's shards. Calls of a new kind (other shapes, other flags,
+    eval instead of train) are traced and expanded when they come, by all ranks together: each call begins with one
+    small all_gather per mesh axis, in which the ranks tell one another what they are called with.
+    """
+
+    def __init__(self, request: Request, arguments: Arguments) -> None:
+        super().__init__()
+        self._request = request
+        self._plans = Plans(request, arguments)
+        self._constants: dict[tuple[int, Layout], tuple[torch.Tensor, torch.Tensor]] = {}
+        first = self._plans.first
+        tensors = distributed_state(first, request.device_mesh)
+        adopt_tree(self, request.module, tensors)
+        self._wholes = {
+            found.name: whole
+            for (found, _), whole in zip(first.inputs, first.expansion.traced.values, strict=False)
+            if found.role in ("parameter", "buffer")
+        }
+        for (found, _), whole in zip(first.inputs, first.expansion.traced.values, strict=False):
+            if found.closure and found.name in self._wholes:
+                put_tensor(self, found.name, tensors[id(whole)])
+        self._plans.add_example(kind_of(arguments, self._mode(), is_whole=True))
+
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        """The ranks."""
+        return self._request.device_mesh
+
+    @property
+    def expansion(self) -> Expansion:
+        """The expansion of the example."""
+        return self._plans.first.expansion
+
+    @property
+    def program(self) -> Program:
+        """The program of the example."""
+        return self.expansion.program
+
+    def extra_repr(self) -> str:
+        """What was distributed, and over which ranks."""
+        return f"{type(self._request.module).__name__} on {self._request.mesh!r}"
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run this rank's part of a call that all ranks make.
+
+        Raises
+        ------
+        SpmdLabError
+            On every rank, if the ranks' calls do not belong together.
+        """
+        arguments, call = self._read(args, kwargs)
+        plan = self._plans.plan(call, arguments, lambda: following(self._request.module, self, self._wholes))
+        assert arguments is not None
+        returned = iter(run_plan(plan, tuple(self._values(plan, arguments))))
+        traced = plan.expansion.traced
+        leaves = [
+            next(returned) if layout is not None else None
+            for output, layout in zip(traced.outputs, plan.expansion.output_layouts, strict=True)
+            if output.role in ("loss", "output")
+        ]
+        if self._request.loss is None:
+            return traced.structure.assemble(leaves)
+        return leaves[0], traced.structure.assemble(leaves[1:])
+
+    # --- what a call is ---
+
+    def _read(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Arguments | None, CallKind | SpmdLabError]:
+        """The call and its kind, or why it cannot be made."""
+        try:
+            arguments = bind(self._request.module, args, kwargs)
+            for leaf in arguments.tensors:
+                self._refuse_foreign(leaf.name, leaf.value)
+            return arguments, kind_of(arguments, self._mode(), is_whole=self._request.global_inputs)
+        except SpmdLabError as error:
+            return None, error
+
+    def _refuse_foreign(self, name: str, value: torch.Tensor) -> None:
+        if isinstance(value, DTensor) and value.device_mesh != self.device_mesh:
+            raise ArgumentError(
+                f"{name!r} is a DTensor on another mesh",
+                argument=name,
+                layouts={name: value.device_mesh},
+                hint=f"a DTensor on {self.device_mesh}, or its local tensor",
+            )
+
+    def _mode(self) -> tuple[object, ...]:
+        """What a program depends on besides the arguments."""
+        device = self.device_mesh.device_type
+        autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
+        closures = [(name, kind.shape, kind.dtype) for name, kind in closed_over(self._request.loss).items()]
+        state = [get_tensor(self, name) for name in self._wholes]
+        return (
+            torch.is_grad_enabled(),
+            autocast,
+            tuple(module.training for module in self.modules()),
+            tuple((tensor.dtype, tensor.requires_grad) for tensor in state),
+            tuple(closures),
+        )
+
+    # --- what the program is given ---
+
+    def _values(self, plan: Plan, arguments: Arguments) -> Iterator[torch.Tensor]:
+        """The local tensor of every input, in order."""
+        passed = iter(arguments.tensors)
+        current = closed_over(self._request.loss)
+        for position, (found, layout) in enumerate(plan.inputs):
+            whole = plan.expansion.traced.values[position]
+            if found.name in self._wholes:
+                yield _local(get_tensor(self, found.name), layout)
+            elif not found.closure:
+                yield dense(self._argument(next(passed).value, layout), dims_by_stride(whole))
+            elif position in plan.closures:
+                value = current[plan.closures[position]]
+                yield dense(value[layout.slices(plan.rank)], dims_by_stride(whole))
+            else:
+                yield self._constant(whole, layout)
+
+    def _argument(self, value: torch.Tensor, layout: Layout) -> torch.Tensor:
+        if isinstance(value, DTensor):
+            return _local(value, layout)
+        return value[layout.slices(self._request.rank)] if self._request.global_inputs else value
+
+    def _constant(self, whole: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """This rank's shard of a tensor that the module has as a plain attribute: the first rank's, and kept."""
+        key = (id(whole), layout)
+        if key not in self._constants:
+            local = cut(broadcast(whole, self.device_mesh), layout, self._request.rank)
+            self._constants[key] = (whole, local)
+        return self._constants[key][1]
+
+
+def _local(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """This rank's shard of a DTensor; its gradient lies as the tensor does."""
+    assert isinstance(tensor, DTensor)
+    placed = tensor if tensor.placements == layout.placements else tensor.redistribute(placements=layout.placements)
+    local: torch.Tensor = placed.to_local(grad_placements=layout.placements)
+    return local

@@ -1,0 +1,105 @@
+"""The parameters and buffers of a module, held by the ranks as DTensors."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from spmd_lab.errors import ArgumentError
+from spmd_lab.run.agreement import broadcast
+from spmd_lab.torch_internals.fakes import is_fake
+from spmd_lab.torch_internals.modules import get_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from spmd_lab.layout import Layout
+    from spmd_lab.run.plan import Plan
+
+__all__ = ["cut", "distributed_state", "following", "refuse_without_data"]
+
+
+def refuse_without_data(module: nn.Module) -> None:
+    """Refuse parameters and buffers that have no data, or that are distributed already.
+
+    Raises
+    ------
+    ArgumentError
+        It names the first one.
+    """
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if isinstance(tensor, DTensor):
+            raise ArgumentError(
+                f"{name!r} is a DTensor already",
+                argument="module",
+                hint="distribute the module as it is on a single device",
+            )
+        if tensor.device.type == "meta" or is_fake(tensor):
+            raise ArgumentError(
+                f"{name!r} has no data to send to the ranks",
+                argument="module",
+                hint="module.to_empty(device=...), then initialise it",
+            )
+
+
+def distributed_state(plan: Plan, device_mesh: DeviceMesh) -> dict[int, torch.Tensor]:
+    """What each parameter and buffer becomes, by the ``id`` of the whole one: the first rank's values, cut to shards."""
+    state: dict[int, torch.Tensor] = {}
+    traced = plan.expansion.traced
+    for (found, layout), whole in zip(plan.inputs, traced.values, strict=False):
+        if found.role not in ("parameter", "buffer"):
+            continue
+        local = cut(broadcast(whole, device_mesh), layout, plan.rank)
+        held = DTensor.from_local(
+            local, device_mesh, layout.placements, run_check=False, shape=whole.shape, stride=whole.stride()
+        )
+        if isinstance(whole, nn.Parameter):
+            held = nn.Parameter(held, requires_grad=whole.requires_grad)
+        state[id(whole)] = held.requires_grad_(whole.requires_grad)
+    return state
+
+
+def cut(whole: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor:
+    """A rank's shard, in memory of its own."""
+    return whole[layout.slices(rank)].clone(memory_format=torch.preserve_format)
+
+
+@contextmanager
+def following(module: nn.Module, now: nn.Module, wholes: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Let a module follow another of the same tree: its training flags, and which of its tensors require gradients.
+
+    Afterwards it is as it was.
+
+    Parameters
+    ----------
+    module, now : nn.Module
+        The user's module, and the one that holds its state.
+    wholes : mapping of str to torch.Tensor
+        The tensors of the user's, by the names that ``now`` has them under.
+    """
+    flags = [(each, each.training) for each in module.modules()]
+    gradients = [(whole, whole.requires_grad) for whole in wholes.values()]
+    try:
+        for (each, _), other in zip(flags, now.modules(), strict=False):
+            each.training = other.training
+        for name, whole in wholes.items():
+            held = get_tensor(now, name)
+            if held.dtype != whole.dtype:
+                raise ArgumentError(
+                    f"{name!r} is {held.dtype} now, and was {whole.dtype} when the module was distributed",
+                    argument=name,
+                    hint="cast the module before it is distributed",
+                )
+            whole.requires_grad_(held.requires_grad)
+        yield
+    finally:
+        for each, training in flags:
+            each.training = training
+        for whole, requires_grad in gradients:
+            whole.requires_grad_(requires_grad)
