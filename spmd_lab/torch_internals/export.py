@@ -1,4 +1,7 @@
-"""The export of a joint graph: forward and backward of a module, in ATen operators."""
+"""The export of a joint graph: forward and backward of a module, in ATen operators.
+
+What exports is imported when it is first used: it brings the whole compiler along.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch._functorch._aot_autograd.descriptors import (
-    GradAOTOutput,
-    InputMutationAOTOutput,
-    PlainAOTInput,
-    PlainAOTOutput,
-    TangentAOTInput,
-)
-from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -73,6 +67,8 @@ def export_joint(module: nn.Module, arguments: Sequence[torch.Tensor]) -> JointG
     NotImplementedError
         If the graph has an input or output of a kind that is not covered here (side-effect tokens).
     """
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+
     options: dict[str, Any] = {"_disable_torch_fn_metadata_mode": True}
     known = inspect.signature(aot_export_joint_with_descriptors).parameters
     with ExitStack() as stack:
@@ -103,6 +99,8 @@ def said_to_be_traced() -> Iterator[None]:
 
 
 def _input_value(description: object) -> ExportedValue:
+    from torch._functorch._aot_autograd.descriptors import PlainAOTInput, TangentAOTInput
+
     if isinstance(description, PlainAOTInput):
         return ExportedValue("input", description.idx)
     if isinstance(description, TangentAOTInput):
@@ -113,6 +111,8 @@ def _input_value(description: object) -> ExportedValue:
 
 
 def _output_value(description: object) -> ExportedValue:
+    from torch._functorch._aot_autograd.descriptors import GradAOTOutput, InputMutationAOTOutput, PlainAOTOutput
+
     if isinstance(description, PlainAOTOutput):
         return ExportedValue("output", description.idx)
     if isinstance(description, GradAOTOutput):

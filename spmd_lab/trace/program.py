@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from spmd_lab.errors import TraceError
 from spmd_lab.trace.arguments import Arguments, bind, name_of
@@ -284,6 +283,8 @@ def _check_module(name: str, module: nn.Module) -> None:
 
 def _check(name: str, value: torch.Tensor) -> None:
     """Refuse what has no plain shape."""
+    from torch.distributed.tensor import DTensor
+
     if isinstance(value, DTensor):
         raise TraceError(
             f"{name!r} is a DTensor: the program of one device has plain tensors",
