@@ -9,7 +9,6 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from spmd_lab.expand import colwise, expand, rowwise
-from spmd_lab.mesh import Mesh
 from spmd_lab.rebuild import rebuild
 from spmd_lab.trace import trace
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spmd_lab.expand import Expansion
+    from spmd_lab.mesh import Mesh
     from spmd_lab.prove import VerifyReport
 
 __all__ = ["GPT", "Block", "expand_demo", "run_demo"]
@@ -35,7 +35,8 @@ class Block(nn.Module):
 
     def split(self, x: torch.Tensor) -> torch.Tensor:
         """From [batch, time, width] to [batch, head, time, width of a head]."""
-        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+        batch, time, width = x.shape
+        return x.view(batch, time, self.heads, width // self.heads).transpose(1, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Take and give [batch, time, width]."""
@@ -43,13 +44,16 @@ class Block(nn.Module):
         q, k, v = self.split(self.q(y)), self.split(self.k(y)), self.split(self.v(y))
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.o(attended.transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.n2(x))))
+        added: torch.Tensor = self.down(F.gelu(self.up(self.n2(x))))
+        return x + added
 
 
 class GPT(nn.Module):
     """A small language model: tokens in, logits out."""
 
-    def __init__(self, layers: int = 2, width: int = 64, heads: int = 4, vocabulary: int = 256, length: int = 32) -> None:
+    def __init__(
+        self, layers: int = 2, width: int = 64, heads: int = 4, vocabulary: int = 256, length: int = 32
+    ) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
@@ -60,7 +64,8 @@ class GPT(nn.Module):
         x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x))
+        logits: torch.Tensor = self.head(self.norm(x))
+        return logits
 
 
 def expand_demo(mesh: Mesh, model: nn.Module, vocabulary: int, batch: int = 8, length: int = 32) -> Expansion:

@@ -147,4 +147,3 @@ def padded_size(layout: Layout, builder: LocalGraphBuilder, dim: int, axis: str)
     """The length of a dim on this rank, and the equal piece that each rank of ``axis`` holds once it is padded."""
     length = builder.local_shape(layout)[dim]
     return length, chunk_size(length, builder.mesh.axis_size(axis))
-

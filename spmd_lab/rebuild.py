@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -224,7 +224,7 @@ def _names_of_parts(node: fx.Node) -> list[str]:
 
 
 def _splice_outputs(splicer: _Splicer, steps: Mapping[str, Step]) -> None:
-    returned: list[object] = []
+    returned: list[Any] = []
     for output, node in zip(splicer.expansion.traced.outputs, output_nodes(splicer.expansion.traced), strict=True):
         if not isinstance(node, fx.Node):
             returned.append(node)

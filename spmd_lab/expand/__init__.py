@@ -85,7 +85,9 @@ def expand(
     ['f32[2, 4]{sum: dp}', 'f32[2]{sum: dp}']
     """
     if pending not in ("resolve", "keep"):
-        raise ArgumentError(f"pending={pending!r} is unknown", argument=f"pending={pending!r}", hint='"resolve" or "keep"')
+        raise ArgumentError(
+            f"pending={pending!r} is unknown", argument=f"pending={pending!r}", hint='"resolve" or "keep"'
+        )
     given = input_layouts(traced, mesh, params or {}, inputs or {}, batch)
     state = {found.name for found in traced.inputs if found.role in ("parameter", "buffer")}
     policy = OutputPolicy(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch.distributed.tensor import Replicate, Shard
 
-from spmd_lab.errors import ArgumentError, LayoutError, nearest
+from spmd_lab.errors import ArgumentError, nearest
 from spmd_lab.expand.patterns import match_parameters, place
 from spmd_lab.layout import Layout, replicated
 
@@ -59,7 +59,9 @@ def batch_inputs(traced: TracedGraph, mesh: Mesh, batch: str | Sequence[str] | N
         found = tuple(_input(traced, name, argument) for name in names)
         for each in found:
             if not each.global_shape:
-                raise ArgumentError(f"{each.name!r} is a 0-d tensor and has no batch dim", argument=argument)
+                raise ArgumentError(
+                    f"{each.name!r} is a 0-d tensor and has no batch dim", argument=argument, hint="leave it out"
+                )
         return found
     divisible = [each for each in ours if each.global_shape]
     if not divisible:
@@ -79,9 +81,9 @@ def requested_outputs(traced: TracedGraph, mesh: Mesh, outputs: Mapping[str, obj
         found = known.get(name)
         if found is None:
             raise ArgumentError(f"{traced.name} has no output {name!r}", argument=argument, hint=nearest(name, known))
-        if found.global_shape is None:
+        if found.global_shape is None or found.dtype is None:
             raise ArgumentError(f"output {name!r} is no tensor", argument=argument, hint="leave it out")
-        layouts[name] = _placed(spec, found.global_shape, found.dtype, mesh, argument)
+        layouts[name] = place(spec, found.global_shape, found.dtype, mesh, argument)
     return layouts
 
 
@@ -107,7 +109,7 @@ def _given(traced: TracedGraph, mesh: Mesh, inputs: Mapping[str, object] | Seque
             )
         pairs = [(found, spec) for found, spec in zip(ours, inputs, strict=False) if spec is not None]
     return {
-        found.name: _placed(spec, found.global_shape, found.dtype, mesh, f"inputs={{{found.name!r}: {spec!r}}}")
+        found.name: place(spec, found.global_shape, found.dtype, mesh, f"inputs={{{found.name!r}: {spec!r}}}")
         for found, spec in pairs
     }
 
@@ -119,12 +121,3 @@ def _input(traced: TracedGraph, name: str, argument: str) -> TracedInput:
     others = [each for found in traced.inputs if found.role in ("parameter", "buffer") for each in found.names]
     hint = "parameters and buffers are placed by params=" if name in others else nearest(name, ours)
     raise ArgumentError(f"{traced.name} has no input {name!r}", argument=argument, hint=hint)
-
-
-def _placed(spec: object, shape: Sequence[int], dtype: object, mesh: Mesh, argument: str) -> Layout:
-    """`place`, with the argument's name in what goes wrong."""
-    try:
-        return place(spec, shape, dtype, mesh, argument)
-    except LayoutError as error:
-        layouts = error.layouts or {"tensor of shape": list(shape)}
-        raise type(error)(error.what, argument=argument, layouts=layouts, hint=error.hint) from None

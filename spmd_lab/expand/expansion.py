@@ -136,7 +136,11 @@ class Expansion:
     def _find(self, key: str) -> list[Step]:
         if self._producer(key) in self._by_name:
             return [self._by_name[self._producer(key)]]
-        places = [step for step in self.steps if step.source is not None and _is_place(key, step.source.file, step.source.line)]
+        places = [
+            step
+            for step in self.steps
+            if step.source is not None and _is_place(key, step.source.file, step.source.line)
+        ]
         if places:
             return places
         inside = [step for step in self.steps if step.source is not None and _is_inside(step.source.module, key)]

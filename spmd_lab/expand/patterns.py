@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Literal
 
 from torch.distributed.tensor import Replicate, Shard
 
-from spmd_lab.errors import PatternError, nearest
-from spmd_lab.layout import Layout
+from spmd_lab.errors import LayoutError, PatternError, nearest
+from spmd_lab.layout import Layout, replicated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import torch
     from torch.distributed.tensor.placement_types import Placement
 
     from spmd_lab.mesh import Mesh
@@ -34,8 +35,8 @@ class Style:
 def colwise(*modules: str, axis: str) -> dict[str, Style]:
     """Divide layers by their output features, as the first of two matrices in tensor parallelism.
 
-    A Linear's weight ``[out, in]`` and bias ``[out]`` are divided at ``out``; a Conv1D of transformers ``[in, out]`` too;
-    an Embedding ``[rows, features]`` at its features. Layers that come out divided by features need no communication.
+    A Linear's weight ``[out, in]`` and bias ``[out]`` are divided at ``out``, so is a Conv1D ``[in, out]``
+    of transformers; an Embedding ``[rows, features]`` at its features. Layers that come out divided by features need no communication.
 
     Parameters
     ----------
@@ -88,7 +89,7 @@ def rowwise(*modules: str, axis: str) -> dict[str, Style]:
     return {pattern: Style("rowwise", axis) for pattern in modules}
 
 
-def place(spec: object, shape: Sequence[int], dtype: object, mesh: Mesh, argument: str) -> Layout:
+def place(spec: object, shape: Sequence[int], dtype: torch.dtype, mesh: Mesh, argument: str) -> Layout:
     """The layout that a user's placements stand for: text, a list with one placement per axis, or a layout.
 
     Raises
@@ -98,12 +99,16 @@ def place(spec: object, shape: Sequence[int], dtype: object, mesh: Mesh, argumen
     PatternError
         If they are of no known form.
     """
-    if isinstance(spec, Layout):
-        spec = spec.placements
-    if isinstance(spec, str):
-        return Layout.parse(spec, mesh, shape, dtype)  # type: ignore[arg-type]
-    if isinstance(spec, (list, tuple)):
-        return Layout(shape, dtype, mesh, spec)  # type: ignore[arg-type]
+    try:
+        if isinstance(spec, Layout):
+            return Layout(shape, dtype, mesh, spec.placements)
+        if isinstance(spec, str):
+            return Layout.parse(spec, mesh, shape, dtype)
+        if isinstance(spec, (list, tuple)):
+            return Layout(shape, dtype, mesh, spec)
+    except LayoutError as error:
+        tensor = str(replicated(shape, dtype, mesh))
+        raise type(error)(error.what, argument=argument, layouts={"tensor": tensor}, hint=error.hint) from None
     raise PatternError(
         f"{spec!r} is no placement", argument=argument, hint='text as "o/tp i", or a list as [Shard(0), Replicate()]'
     )
@@ -123,6 +128,10 @@ def match_parameters(traced: TracedGraph, mesh: Mesh, params: Mapping[str, objec
     agreeing: set[str] = set()
     for pattern, spec in params.items():
         argument = f"params={{{pattern!r}: {spec!r}}}"
+        if isinstance(spec, Style) and spec.axis not in mesh.axes:
+            raise PatternError(
+                f"{mesh!r} has no axis {spec.axis!r}", argument=argument, hint=nearest(spec.axis, mesh.axes)
+            )
         matched = [found for found in owned if _matching_names(pattern, spec, found)]
         if not matched:
             raise _nothing_matched(pattern, spec, owned, argument)
@@ -153,7 +162,9 @@ def match_parameters(traced: TracedGraph, mesh: Mesh, params: Mapping[str, objec
 def _matching_names(pattern: str, spec: object, found: TracedInput) -> list[str]:
     """The names of an input that a pattern matches; a style's pattern matches the layer around it."""
     if isinstance(spec, Style):
-        layers = {name: name.rpartition(".")[0] for name in found.names if name.rpartition(".")[2] in ("weight", "bias")}
+        layers = {
+            name: name.rpartition(".")[0] for name in found.names if name.rpartition(".")[2] in ("weight", "bias")
+        }
         return [name for name, layer in layers.items() if _matches(pattern, layer)]
     return [name for name in found.names if _matches(pattern, name)]
 

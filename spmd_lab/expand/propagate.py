@@ -14,11 +14,10 @@ from spmd_lab.expand.steps import make_step
 from spmd_lab.expand.subgraph import Subgraph
 from spmd_lab.layout import replicated
 from spmd_lab.rules import OpCall, TensorArg, plan_call, plan_whole
+from spmd_lab.torch_internals.operators import is_operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-
-    from torch._ops import OpOverload
 
     from spmd_lab.expand.values import Step
     from spmd_lab.layout import Layout
@@ -147,7 +146,7 @@ class _Walk:
         read: list[fx.Node] = []
         tensors: list[TensorArg] = []
 
-        def convert(value: Any) -> Any:  # noqa: ANN401
+        def convert(value: Any) -> Any:
             if isinstance(value, fx.Node):
                 meta = value.meta["val"]
                 if not isinstance(meta, torch.Tensor):
@@ -164,7 +163,7 @@ class _Walk:
             return value
 
         args, kwargs = convert(node.args), convert(node.kwargs)
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not is_operator(node.target):
             raise self.error(node, f"{node.target} is no ATen operator", UnsupportedOperatorError)
         result = node.meta.get("val")
         call = OpCall(node.target, tuple(args), dict(kwargs), tuple(tensors), result, self.mesh)
@@ -179,7 +178,9 @@ class _Walk:
     def located(
         self, node: fx.Node, error: SpmdLabError, call: OpCall, read: tuple[fx.Node, ...]
     ) -> UnsupportedOperatorError:
-        layouts = {self.shown.get(each.name, each.name): tensor.layout for each, tensor in zip(read, call.tensors, strict=True)}
+        layouts = {
+            self.shown.get(each.name, each.name): tensor.layout for each, tensor in zip(read, call.tensors, strict=True)
+        }
         return UnsupportedOperatorError(
             error.what, node=node.name, source=self.traced.source(node), layouts=layouts, hint=error.hint
         )
@@ -204,7 +205,7 @@ def _result_key(value: object) -> Hashable:
     return (tuple(value.shape), value.stride(), value.dtype) if isinstance(value, torch.Tensor) else None
 
 
-def _frozen(value: Any) -> Hashable:  # noqa: ANN401
+def _frozen(value: Any) -> Hashable:
     """A hashable form in which 1, 1.0 and True differ, and nan equals itself."""
     if isinstance(value, (list, tuple)):
         return (type(value).__name__, *(_frozen(each) for each in value))

@@ -10,12 +10,12 @@ from torch.distributed.tensor import Partial, Replicate
 from spmd_lab.errors import ArgumentError, ExpansionError
 from spmd_lab.expand.steps import make_step
 from spmd_lab.expand.subgraph import Subgraph
-from spmd_lab.layout import Layout
 from spmd_lab.rules import Plan
 
 if TYPE_CHECKING:
     from spmd_lab.expand.propagate import Propagated
     from spmd_lab.expand.values import Step
+    from spmd_lab.layout import Layout
     from spmd_lab.trace.values import TracedGraph, TracedOutput
 
 __all__ = ["OutputPolicy", "resolve_outputs", "tangent_layout"]
@@ -109,7 +109,9 @@ def resolve_outputs(
 
 def _refuse_exact(policy: OutputPolicy, output: TracedOutput) -> None:
     if output.name in policy.exact:
-        raise ArgumentError(f"output {output.name!r} is no tensor", argument=f"outputs={output.name!r}", hint="leave it out")
+        raise ArgumentError(
+            f"output {output.name!r} is no tensor", argument=f"outputs={output.name!r}", hint="leave it out"
+        )
 
 
 _kept: dict[tuple[Layout, Layout], Subgraph] = {}

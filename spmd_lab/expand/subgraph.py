@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from spmd_lab.expand.redistribute import emit_move, redistribution
+from spmd_lab.expand.moves import emit_move
+from spmd_lab.expand.redistribute import redistribution
 from spmd_lab.local_graph import EmittedCollective, LocalGraphBuilder
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class Subgraph:
             arrived.append(node)
         return tuple(arrived)
 
-    def _flat_outputs(self, builder: LocalGraphBuilder, made: Any) -> tuple[fx.Node | None, ...]:  # noqa: ANN401
+    def _flat_outputs(self, builder: LocalGraphBuilder, made: Any) -> tuple[fx.Node | None, ...]:
         """One node per output; a node that holds several is taken apart."""
         layouts = self.plan.outputs
         if isinstance(made, tuple):

@@ -8,13 +8,12 @@ import torch
 from torch.distributed.tensor import Replicate, Shard
 
 from spmd_lab.errors import UnsupportedOperatorError
-from spmd_lab.rules.plan import TensorArg
 from spmd_lab.rules.strategies import Way, choose_ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spmd_lab.rules.plan import OpCall, Plan
+    from spmd_lab.rules.plan import OpCall, Plan, TensorArg
 
 __all__ = ["RULES"]
 

@@ -64,7 +64,7 @@ def _look_up_own_rows(call: OpCall, weight: Layout) -> Callable[[LocalGraphBuild
 
 
 def plan_embedding_backward(call: OpCall) -> Plan:
-    """Plan ``embedding_dense_backward(grad, indices, …)``: by columns, by indices with a pending sum, or piece by piece."""
+    """Plan ``embedding_dense_backward(grad, indices, …)``: by columns, by indices (pending), or piece by piece."""
     indices = call.argument("indices").layout
     last = len(indices.global_shape)
     ways = [Way((Shard(last), Replicate()), (Shard(1),)), Way((Partial(), Replicate()), (Partial(),))]

@@ -16,7 +16,7 @@ __all__ = ["plan_factory"]
 
 
 def plan_factory(call: OpCall) -> Plan:
-    """Plan ``full``, ``arange``, ``zeros``, …
+    """Plan ``full``, ``arange``, ``zeros``, ….
 
     Raises
     ------

@@ -24,13 +24,12 @@ def plan_identity(call: OpCall) -> Plan:
     return Plan(call.has, call.has, run_operator(call))
 
 
-RULES: dict[object, Callable[[OpCall], Plan]] = {
-    op: plan_identity
-    for op in (
-        aten.alias.default,
-        aten.clone.default,
-        aten.contiguous.default,
-        aten.detach.default,
-        aten.lift_fresh_copy.default,
-    )
-}
+_IDENTITIES = (
+    aten.alias.default,
+    aten.clone.default,
+    aten.contiguous.default,
+    aten.detach.default,
+    aten.lift_fresh_copy.default,
+)
+
+RULES: dict[object, Callable[[OpCall], Plan]] = dict.fromkeys(_IDENTITIES, plan_identity)

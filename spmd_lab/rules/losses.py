@@ -67,9 +67,12 @@ def _mean_over_all(
 def _summed_over(call: OpCall, axes: list[str]) -> list[tuple[Layout, Layout, str]]:
     """The layouts of a number that every rank has a part of, as it is summed over one axis after the other."""
     layouts = [
-        Layout((), call.argument("self").layout.dtype, call.mesh, [
-            Partial() if axis in axes[done:] else Replicate() for axis in call.mesh.axes
-        ])
+        Layout(
+            (),
+            call.argument("self").layout.dtype,
+            call.mesh,
+            [Partial() if axis in axes[done:] else Replicate() for axis in call.mesh.axes],
+        )
         for done in range(len(axes) + 1)
     ]
     return list(zip(layouts, layouts[1:], axes, strict=False))

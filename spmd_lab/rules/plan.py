@@ -9,13 +9,12 @@ import torch
 from torch.distributed.tensor import Replicate
 
 from spmd_lab.layout import Layout
-from spmd_lab.torch_internals.operators import default_of, operator_name, position_of
+from spmd_lab.torch_internals.operators import OpOverload, default_of, operator_name, position_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import fx
-    from torch._ops import OpOverload
     from torch.distributed.tensor.placement_types import Placement
 
     from spmd_lab.local_graph import LocalGraphBuilder
@@ -96,7 +95,7 @@ class OpCall:
         """The layout of each output where every rank has all of it."""
         return self.output_layouts([[Replicate()] * self.mesh.ndim] * len(self.results))
 
-    def argument(self, name: str) -> Any:  # noqa: ANN401
+    def argument(self, name: str) -> Any:
         """The value of an argument by its name in the operator's schema; its default where it is not given."""
         position = position_of(self.op, name)
         if position is not None and position < len(self.args):

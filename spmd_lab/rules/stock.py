@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch import fx
-    from torch.distributed.tensor.placement_types import Placement
 
     from spmd_lab.local_graph import LocalGraphBuilder
     from spmd_lab.rules.plan import OpCall
@@ -70,11 +69,12 @@ def plan_whole(call: OpCall, why: str) -> Plan:
 
 
 def _ever_more_whole(call: OpCall) -> Iterator[OpCall]:
-    """The call as it is; then with what torch's rules often fail on made whole: pending axes, uneven ones, any one, all."""
+    """The call as it is, then with ever more axes made whole: pending ones, uneven ones, any single one, all."""
     yield call
     seen = {call.has}
     single = [partial(_is_other_axis, left_out) for left_out in call.mesh.axes]
-    for is_kept in (_is_settled, _is_settled_and_even, *single, lambda _layout, _axis: False):
+    choices: list[Callable[[Layout, str], bool]] = [_is_settled, _is_settled_and_even, *single, lambda *_: False]
+    for is_kept in choices:
         tensors = tuple(replace(tensor, layout=_whole_unless(is_kept, tensor.layout)) for tensor in call.tensors)
         if (has := tuple(tensor.layout for tensor in tensors)) not in seen:
             seen.add(has)
@@ -100,7 +100,7 @@ def _whole_unless(is_kept: Callable[[Layout, str], bool], layout: Layout) -> Lay
     )
 
 
-def _retold(value: Any, tensors: tuple[TensorArg, ...]) -> Any:  # noqa: ANN401
+def _retold(value: Any, tensors: tuple[TensorArg, ...]) -> Any:
     """The same arguments, with other layouts for the tensors."""
     if isinstance(value, TensorArg):
         return tensors[value.index]
@@ -127,7 +127,7 @@ def _first_line(error: Exception | None) -> str:
     return next(iter(str(error).splitlines()), "")[:200]
 
 
-def _slots(value: Any) -> Any:  # noqa: ANN401
+def _slots(value: Any) -> Any:
     if isinstance(value, TensorArg):
         layout = value.layout
         return TensorSlot(value.index, layout.global_shape, value.stride, layout.dtype, layout.placements)
@@ -143,7 +143,11 @@ def _outputs(call: OpCall, answer: StockAnswer) -> tuple[Layout | None, ...]:
     placements = answer.outputs
     if len(placements) == 1:
         placements = placements * len(call.results)
-    missing = [index for index, result in enumerate(call.results) if result is not None and placements[index:][:1] in ((), (None,))]
+    missing = [
+        index
+        for index, result in enumerate(call.results)
+        if result is not None and placements[index:][:1] in ((), (None,))
+    ]
     if missing:
         raise NoStockRuleError(f"it says nothing of output {missing[0]}")
     return call.output_layouts(placements[: len(call.results)])
@@ -158,7 +162,9 @@ def _doubt(needs: tuple[Layout, ...], outputs: tuple[Layout | None, ...]) -> str
                 return f"a {type(placement).__name__.strip('_')} of torch keeps state that does not travel"
             if isinstance(placement, Partial) and placement.reduce_op == "avg" and axis in uneven:
                 return f"a mean over shards of different sizes along {axis} is not the mean of their means"
-    if not all(isinstance(each, (Replicate, Shard, StridedShard, Partial)) for need in needs for each in need.placements):
+    if not all(
+        isinstance(each, (Replicate, Shard, StridedShard, Partial)) for need in needs for each in need.placements
+    ):
         return "a placement of torch that is not in the notation"
     return None
 

@@ -52,9 +52,7 @@ def choose_ways(
     """
     whole = everything_whole(call)
     chosen = [min([*ways, whole], key=lambda way: _cost(call, way, position)) for position in range(call.mesh.ndim)]
-    needs = tuple(
-        tensor.layout.with_placements([way.needs[tensor.index] for way in chosen]) for tensor in call.tensors
-    )
+    needs = tuple(tensor.layout.with_placements([way.needs[tensor.index] for way in chosen]) for tensor in call.tensors)
     outputs = call.output_layouts([[way.outputs[index] for way in chosen] for index in range(len(call.results))])
     return Plan(needs, outputs, emit or run_operator(call))
 
@@ -88,7 +86,7 @@ def run_operator(call: OpCall) -> Callable[[LocalGraphBuilder, tuple[fx.Node, ..
     return emit
 
 
-def pick(value: Any, nodes: tuple[fx.Node, ...]) -> Any:  # noqa: ANN401
+def pick(value: Any, nodes: tuple[fx.Node, ...]) -> Any:
     """Put the node of each tensor in its place among arguments."""
     if isinstance(value, (TensorArg, TensorSlot)):
         return nodes[value.index]

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeGuard
 
 import torch
+from torch._ops import OpOverload
 
-if TYPE_CHECKING:
-    from torch._ops import OpOverload
+__all__ = ["OpOverload", "default_of", "is_operator", "is_random", "is_uninitialised", "operator_name", "position_of"]
 
-__all__ = ["default_of", "is_random", "is_uninitialised", "operator_name", "position_of"]
-
-_UNINITIALISED = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty_strided")
+_UNINITIALISED = (
+    "aten::empty",
+    "aten::new_empty",
+    "aten::empty_like",
+    "aten::empty_strided",
+    "aten::new_empty_strided",
+)
 
 
 def operator_name(op: OpOverload) -> str:
     """``aten.mm.default``: namespace, operator and overload."""
     return str(op)
+
+
+def is_operator(target: object) -> TypeGuard[OpOverload]:
+    """Whether the target of a node is an operator of the dispatcher."""
+    return isinstance(target, OpOverload)
 
 
 def is_random(op: OpOverload) -> bool:
@@ -37,6 +46,6 @@ def position_of(op: OpOverload, argument: str) -> int | None:
     raise KeyError(argument)
 
 
-def default_of(op: OpOverload, argument: str) -> Any:  # noqa: ANN401
+def default_of(op: OpOverload, argument: str) -> Any:
     """The default value of an argument."""
     return next(each.default_value for each in op._schema.arguments if each.name == argument)

@@ -153,7 +153,7 @@ class _Propagator(ShardingPropagator):
     def __init__(self, result: object) -> None:
         self.__dict__ = DTensor._op_dispatcher.sharding_propagator.__dict__ | {"_result": _tensor_meta(result)}
 
-    def _propagate_tensor_meta_non_cached(self, op_schema: OpSchema) -> Any:  # noqa: ANN401, ARG002
+    def _propagate_tensor_meta_non_cached(self, op_schema: OpSchema) -> Any:
         return self._result
 
 
@@ -172,4 +172,3 @@ def _is_spec(leaf: object) -> bool:
 def _output_placements(spec: object) -> tuple[tuple[Placement, ...] | None, ...]:
     specs: Sequence[object] = spec if isinstance(spec, (tuple, list)) else [spec]
     return tuple(tuple(each.placements) if isinstance(each, DTensorSpec) else None for each in specs)
-

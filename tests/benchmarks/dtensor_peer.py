@@ -94,7 +94,7 @@ class _MakesDTensors(torch.overrides.TorchFunctionMode):
         super().__init__()
         self.mesh = mesh
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         if func is torch.arange:
             return DTensor.from_local(made, self.mesh, [Replicate()] * self.mesh.ndim, run_check=False)

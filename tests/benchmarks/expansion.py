@@ -1,7 +1,7 @@
 """Tracing, expanding and rebuilding a GPT, against exporting it straight through DTensor parameters.
 
-``python -m tests.benchmarks.expansion`` prints the table; ``--layers`` and ``--runs`` make it larger or smaller. Both sides
-run in one process, in turn; ratios are of medians.
+``python -m tests.benchmarks.expansion`` prints the table; ``--layers`` and ``--runs`` make it larger or smaller.
+Both sides run in one process, in turn; ratios are of medians.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def against_small_mesh(layers: int, runs: int) -> list[Row]:
     """A mesh of 8,192 ranks against one of 8: fake inputs, a batch that divides, cold caches."""
     model, _ = gpt_and_inputs(layers)
     with torch.device("meta"):
-        inputs = {"tokens": torch.zeros(8192, LENGTH, dtype=torch.int64), "targets": torch.zeros(8192, LENGTH, dtype=torch.int64)}
+        inputs = {name: torch.zeros(8192, LENGTH, dtype=torch.int64) for name in ("tokens", "targets")}
     graph = traced(model, inputs)
     times: dict[int, list[float]] = {8: [], 8192: []}
     for _ in range(runs + 1):

@@ -78,7 +78,8 @@ def run(have: Layout, need: Layout, whole: torch.Tensor) -> list[torch.Tensor]:
     kinds = [[node.target for node in graph.graph.nodes if node.op == "call_function"] for graph in graphs]
     assert all(each == kinds[0] for each in kinds), "ranks run different nodes"
     given_pieces = [[piece] for piece in pieces_of(have, whole)]
-    return [out if isinstance(out, torch.Tensor) else out[0] for out in simulate(graphs, have.mesh, given_pieces, Deaf())]
+    outputs = simulate(graphs, have.mesh, given_pieces, Deaf())
+    return [out if isinstance(out, torch.Tensor) else out[0] for out in outputs]
 
 
 @given(journeys())

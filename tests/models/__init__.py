@@ -1,0 +1,1 @@
+"""Real models, with random weights."""
