@@ -26,6 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("records",),
     ("__init__",),
     ("jupyter",),
+    ("demo",),
     ("__main__",),
 )
 """From the ground up. A folder may import what stands on lower floors, and itself."""
