@@ -67,24 +67,24 @@ class Request:
 # --- reading a node -----------------------------------------------------------------------------
 
 
-def _all_reduce(input: Any, reduce_op: str, group_name: str) -> tuple[Any, Request]:  # noqa: A002, ANN401
+def _all_reduce(input: Any, reduce_op: str, group_name: str) -> tuple[Any, Request]:  # noqa: A002
     return input, Request("all_reduce", group_name, reduce_op)
 
 
-def _all_gather(input: Any, group_size: int, group_name: str) -> tuple[Any, Request]:  # noqa: A002, ANN401
+def _all_gather(input: Any, group_size: int, group_name: str) -> tuple[Any, Request]:  # noqa: A002
     return input, Request("all_gather", group_name, None, group_size)
 
 
-def _reduce_scatter(input: Any, reduce_op: str, group_size: int, group_name: str) -> tuple[Any, Request]:  # noqa: A002, ANN401
+def _reduce_scatter(input: Any, reduce_op: str, group_size: int, group_name: str) -> tuple[Any, Request]:  # noqa: A002
     return input, Request("reduce_scatter", group_name, reduce_op, group_size)
 
 
-def _shard_dim_alltoall(input: Any, gather_dim: int, shard_dim: int, group_name: str) -> tuple[Any, Request]:  # noqa: A002, ANN401
+def _shard_dim_alltoall(input: Any, gather_dim: int, shard_dim: int, group_name: str) -> tuple[Any, Request]:  # noqa: A002
     return input, Request("all_to_all", group_name, gather_dim=gather_dim, shard_dim=shard_dim)
 
 
 def _all_to_all_single(
-    input: Any,  # noqa: A002, ANN401
+    input: Any,  # noqa: A002
     output_split_sizes: Sequence[int],
     input_split_sizes: Sequence[int],
     group_name: str,

@@ -15,7 +15,7 @@ from torch import fx
 
 from spmd_lab.prove.judge import judge
 from spmd_lab.prove.pieces import Whole, assemble, is_inexact, replicas
-from spmd_lab.prove.tolerance import noise_of, shaken, tolerance
+from spmd_lab.prove.tolerance import Shaker, noise_of, tolerance
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Follower", "Largest", "WrongValue"]
 
 _SAMPLES = 2
+_MANY = 1000
+"""So many elements say from one sample how much they usually move."""
 
 
 class WrongValue(NamedTuple):
@@ -45,6 +47,13 @@ class Largest(NamedTuple):
     scaled_error: float
     tolerance: float
 
+    @property
+    def share(self) -> float:
+        """The error as a part of what is allowed; infinite where none is and there is one."""
+        if self.tolerance == 0:
+            return 0.0 if self.scaled_error == 0 else float("inf")
+        return self.scaled_error / self.tolerance
+
 
 @dataclass
 class _Made:
@@ -52,26 +61,28 @@ class _Made:
 
     node: fx.Node
     operands: dict[fx.Node, Any]
-    generator: torch.Generator
+    shaker: Shaker
     value: Any = None
     _samples: list[Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.value = self._run({node: _value(held) for node, held in self.operands.items()})
 
-    def _run(self, values: dict[fx.Node, Any]) -> Any:  # noqa: ANN401
+    def _run(self, values: dict[fx.Node, Any]) -> Any:
         target: Any = self.node.target
-        return target(*fx.map_arg(self.node.args, values.__getitem__), **fx.map_arg(self.node.kwargs, values.__getitem__))
+        args, kwargs = fx.map_arg((self.node.args, self.node.kwargs), values.__getitem__)
+        return target(*args, **kwargs)
 
     @property
     def samples(self) -> list[Any]:
         if self._samples is None:
-            self._samples = [found for _ in range(_SAMPLES) if (found := self._shaken()) is not None]
+            few = 1 if isinstance(self.value, torch.Tensor) and self.value.numel() >= _MANY else _SAMPLES
+            self._samples = [found for _ in range(few) if (found := self._shaken()) is not None]
         return self._samples
 
-    def _shaken(self) -> Any:  # noqa: ANN401
+    def _shaken(self) -> Any:
         values = {
-            node: shaken(held.value, held.scale, self.generator) if isinstance(held, Whole) else held
+            node: self.shaker(held.value, held.scale) if isinstance(held, Whole) else held
             for node, held in self.operands.items()
         }
         try:
@@ -80,7 +91,7 @@ class _Made:
             return None
 
 
-def _value(held: Any) -> Any:  # noqa: ANN401
+def _value(held: Any) -> Any:
     return held.value if isinstance(held, Whole) else held
 
 
@@ -111,8 +122,7 @@ class Follower:
         self.largest: Largest | None = None
         self._expansion = expansion
         self._ranks = ranks
-        self._seed = seed
-        self._generators: dict[torch.device, torch.Generator] = {}
+        self._shaker = Shaker(seed)
         self._steps = {step.name: step for step in expansion.steps}
         self._nodes = tuple(traced.graph_module.graph.nodes)
         self._position = 0
@@ -124,9 +134,11 @@ class Follower:
             node.meta["spmd_value"] for node in graph.nodes if "spmd_value" in node.meta and node.op != "placeholder"
         }
         self._inputs = dict(zip((each.node for each in traced.inputs), inputs, strict=True))
+        returned: Any = self._nodes[-1].args[0]
         self._returned = {
             f"resolve:{output.name}": (node, layout)
-            for output, node, layout in zip(traced.outputs, self._nodes[-1].args[0], expansion.output_layouts, strict=True)
+            for output, node, layout in zip(traced.outputs, returned, expansion.output_layouts, strict=True)
+            if layout is not None
         }
 
     # --- as an observer ---
@@ -188,21 +200,14 @@ class Follower:
             made, index = self._made[node.args[0]], node.args[1]
             return made.value[index], lambda: [sample[index] for sample in made.samples]
         operands = {read: self._held[read] for read in node.all_input_nodes}
-        made = _Made(node, operands, self._generator(operands))
+        made = _Made(node, operands, self._shaker)
         if isinstance(made.value, (tuple, list)):
             self._made[node] = made
         return made.value, lambda: made.samples
 
-    def _generator(self, operands: dict[fx.Node, Any]) -> torch.Generator:
-        devices = [held.value.device for held in operands.values() if isinstance(held, Whole)]
-        device = devices[0] if devices else torch.device("cpu")
-        if device not in self._generators:
-            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
-        return self._generators[device]
-
     # --- judging ---
 
-    def _judge_made(self, node: fx.Node, layout: Layout, expected: torch.Tensor, samples: Any) -> Verdict:  # noqa: ANN401
+    def _judge_made(self, node: fx.Node, layout: Layout, expected: torch.Tensor, samples: Any) -> Verdict:
         step = node.args[0].name if node.target is operator.getitem and isinstance(node.args[0], fx.Node) else node.name
         verdict = judge(
             expected,
@@ -233,8 +238,9 @@ class Follower:
         allowed = tolerance(layout.dtype)
         if verdict.fault is not None:
             self.wrong.append(WrongValue(step, value, layout, verdict.fault))
-        if self.largest is None or verdict.max_scaled_error * self.largest.tolerance > self.largest.scaled_error * allowed:
-            self.largest = Largest(value, verdict.max_scaled_error, allowed)
+        found = Largest(value, verdict.max_scaled_error, allowed)
+        if self.largest is None or found.share > self.largest.share:
+            self.largest = found
 
 
 def _last_uses(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:

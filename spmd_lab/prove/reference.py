@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from spmd_lab.prove.pieces import Whole
-from spmd_lab.prove.tolerance import shaken
+from spmd_lab.prove.tolerance import Shaker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from spmd_lab.prove.pieces import Whole
     from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["eager_outputs", "shaken_outputs"]
+__all__ = ["cuda_devices", "eager_outputs", "shaken_outputs"]
 
 
 def eager_outputs(traced: TracedGraph, values: Sequence[torch.Tensor], seed: int) -> tuple[Any, ...]:
-    """The outputs and gradients of the user's program, run on one device; the state of random numbers stays."""
-    devices = sorted({value.device.index for value in values if value.device.type == "cuda"})
-    with torch.random.fork_rng(devices), torch.enable_grad():
-        torch.manual_seed(seed)
+    """The outputs and gradients of the user's program, run on one device from a known state of random numbers."""
+    torch.default_generator.manual_seed(seed)
+    for device in cuda_devices(values):
+        torch.cuda.default_generators[device].manual_seed(seed)
+    with torch.enable_grad():
         outputs = traced.reference.run(list(values))
     return tuple(output.detach() if isinstance(output, torch.Tensor) else output for output in outputs)
+
+
+def cuda_devices(values: Sequence[torch.Tensor]) -> list[int]:
+    """The CUDA devices on which tensors lie."""
+    return sorted({value.device.index for value in values if value.device.type == "cuda"})
 
 
 def shaken_outputs(traced: TracedGraph, inputs: Sequence[Whole], seed: int) -> tuple[Any, ...]:
@@ -39,27 +46,28 @@ def shaken_outputs(traced: TracedGraph, inputs: Sequence[Whole], seed: int) -> t
     seed : int
         Each seed shakes otherwise.
     """
-    generators: dict[torch.device, torch.Generator] = {}
-
-    def shake(value: Any, scale: torch.Tensor | None = None) -> Any:  # noqa: ANN401
-        if isinstance(value, (tuple, list)):
-            return type(value)(shake(each) for each in value)
-        if not isinstance(value, torch.Tensor):
-            return value
-        if value.device not in generators:
-            generators[value.device] = torch.Generator(value.device).manual_seed(seed)
-        return shaken(value, scale, generators[value.device])
-
-    return _Shaking(traced.graph_module, shake).run(*[shake(each.value, each.scale) for each in inputs])  # type: ignore[no-any-return]
+    shaker = Shaker(seed)
+    shaken = [shaker(each.value, each.scale) for each in inputs]
+    return _Shaking(traced.graph_module, shaker).run(*shaken)  # type: ignore[no-any-return]
 
 
 class _Shaking(fx.Interpreter):
-    """Runs a graph, shaking what each operator makes."""
+    """Runs a graph, shaking what each operator makes; a view of what is shaken already stays as it is."""
 
-    def __init__(self, module: fx.GraphModule, shake: Any) -> None:  # noqa: ANN401
+    def __init__(self, module: fx.GraphModule, shaker: Shaker) -> None:
         super().__init__(module)
-        self.shake = shake
+        self.shaker = shaker
 
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Run one operator."""
-        return self.shake(super().call_function(target, args, kwargs))
+        made = super().call_function(target, args, kwargs)
+        return made if target is operator.getitem else self._shaken(made, {_memory(each) for each in args})
+
+    def _shaken(self, made: Any, read: set[int | None]) -> Any:
+        if isinstance(made, (tuple, list)):
+            return type(made)(self._shaken(each, read) for each in made)
+        return self.shaker(made) if isinstance(made, torch.Tensor) and _memory(made) not in read else made
+
+
+def _memory(value: object) -> int | None:
+    return value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) else None

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from spmd_lab.prove.pieces import exact, is_inexact
+from spmd_lab.prove.pieces import is_inexact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["noise_of", "scaled_error", "shaken", "tolerance"]
+__all__ = ["Shaker", "noise_of", "scaled_error", "tolerance"]
 
 _SHAKE = 4.0
 """By how many units in its last place an operand is shaken."""
@@ -24,7 +24,7 @@ _MARGIN = 32.0
 """How many times the noise an error may be."""
 _RANGE = 1e4
 """How much larger than its small elements the ordinary elements of a tensor are, at most."""
-_LOOKED_AT = 100_000
+_LOOKED_AT = 20_000
 """How many elements are looked at to find out how large the small ones are."""
 
 
@@ -39,28 +39,50 @@ def tolerance(dtype: torch.dtype) -> float:
     return _MARGIN * torch.finfo(dtype).eps if is_inexact(dtype) else 0.0
 
 
-def shaken(value: torch.Tensor, scale: torch.Tensor | None, generator: torch.Generator) -> torch.Tensor:
-    """A tensor, each element moved towards zero by a few units in its last place, some more than others.
+class Shaker:
+    """Moves each element of a tensor towards zero by a few units in its last place, some more than others.
 
     Parameters
     ----------
-    value : torch.Tensor
-        Any tensor; one that is not rounded is returned as it is.
-    scale : torch.Tensor or None
-        The magnitude by which to shake, where it is not that of the value.
-    generator : torch.Generator
-        Where the coins come from; on the device of the value.
+    seed : int
+        Another seed shakes otherwise.
+
+    Examples
+    --------
+    >>> moved = Shaker(0)(torch.ones(1000))
+    >>> bool((moved < 1).all()), bool((moved > 1 - 1e-6).all())
+    (True, True)
     """
-    if not is_inexact(value.dtype) or not value.numel():
-        return value
-    coins = torch.randint(0, 2, value.shape, generator=generator, device=value.device)
-    amount = (coins + 0.5) * (_SHAKE * torch.finfo(value.dtype).eps)
-    if scale is None:
-        return (value * (1 - amount)).to(value.dtype)
-    return (value - value.sgn() * scale * amount).to(value.dtype)
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+        self._factors: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+
+    def __call__(self, value: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
+        """Shake a tensor by units of its own size, or of ``scale``; one that is not rounded stays as it is."""
+        if not is_inexact(value.dtype) or not value.numel():
+            return value
+        factors = self._taken(value)
+        if scale is None:
+            return value * factors
+        return value - (value.sgn() * (scale * (1 - factors))).to(value.dtype)
+
+    def _taken(self, value: torch.Tensor) -> torch.Tensor:
+        """One factor per element, from another place of one long row each time."""
+        count, spare = value.numel(), 4096
+        dtype = value.dtype.to_real()
+        row = self._factors.get((dtype, value.device))
+        if row is None or row.numel() < count + spare:
+            coins = torch.randint(0, 2, (count + spare,), generator=self._generator, dtype=torch.int8)
+            row = (1 - (coins + 0.5) * (_SHAKE * torch.finfo(dtype).eps)).to(dtype).to(value.device)
+            self._factors[dtype, value.device] = row
+        start = int(torch.randint(0, spare, (), generator=self._generator))
+        return row[start : start + count].view(value.shape)
 
 
-def noise_of(expected: torch.Tensor, samples: Sequence[torch.Tensor], scale: torch.Tensor | None = None) -> torch.Tensor:
+def noise_of(
+    expected: torch.Tensor, samples: Sequence[torch.Tensor], scale: torch.Tensor | None = None
+) -> torch.Tensor:
     """The size of rounding errors, element by element.
 
     Parameters
@@ -73,14 +95,14 @@ def noise_of(expected: torch.Tensor, samples: Sequence[torch.Tensor], scale: tor
         The magnitude of the pieces that were reduced to it, where some were.
     """
     info = torch.finfo(expected.dtype)
-    size = _finite(exact(expected).abs())
+    wide = _wide(expected)
+    size = _finite(wide.abs())
     noise = size * info.eps + info.tiny
     if scale is not None:
-        noise = noise + _finite(scale) * info.eps
+        noise += _finite(scale.to(size.dtype)) * info.eps
     if samples:
-        moved = torch.stack([_finite((exact(sample) - exact(expected)).abs()) for sample in samples])
-        usual = _ordinary(moved, size).square().mean().sqrt() if moved.numel() else moved.sum()
-        noise = noise + (moved.amax(0) + usual) / _SHAKE
+        moved = torch.stack([_finite((_wide(sample) - wide).abs()) for sample in samples])
+        noise += (moved.amax(0) + _usual(moved, size)) / _SHAKE
     return noise
 
 
@@ -89,22 +111,29 @@ def scaled_error(got: torch.Tensor, expected: torch.Tensor, noise: torch.Tensor)
 
     Infinite where one value is finite or a number and the other is not.
     """
-    one, other = exact(got), exact(expected)
+    one, other = _wide(got), _wide(expected)
     same = (one == other) | (one.isnan() & other.isnan())
-    error = (one - other).abs() / noise * torch.finfo(expected.dtype).eps
-    comparable = one.isfinite() & other.isfinite()
-    return torch.where(same, 0.0, torch.where(comparable, error, torch.inf))
+    error = ((one - other).abs() / noise * torch.finfo(expected.dtype).eps).nan_to_num(nan=torch.inf, posinf=torch.inf)
+    return error.masked_fill(same, 0.0)
+
+
+def _wide(values: torch.Tensor) -> torch.Tensor:
+    """The same values in at least single precision: enough for the difference of two of them."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def _finite(values: torch.Tensor) -> torch.Tensor:
     return torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _ordinary(moved: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
-    """Leave out numbers that stand for infinity, as masks have them: they say nothing of the others' noise."""
+def _usual(moved: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    """How far elements usually move, whatever single ones do by chance.
+
+    Numbers that stand for infinity, as masks have them, are left out: they say nothing of the others' noise.
+    """
     some = size.flatten()[:: size.numel() // _LOOKED_AT + 1]
     some = some[some > 0]
-    if not some.numel():
-        return moved
-    small = some.kthvalue(some.numel() // 10 + 1).values
-    return moved * (size <= small * _RANGE)
+    if some.numel():
+        small = some.kthvalue(some.numel() // 10 + 1).values
+        moved = moved * (size <= small * _RANGE)
+    return moved.square().mean().sqrt() if moved.numel() else moved.sum()

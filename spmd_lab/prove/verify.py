@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spmd_lab.errors import ArgumentError, MeshError
-from spmd_lab.prove.algebra import check_graph, check_steps
+from spmd_lab.prove.claims import check_steps
 from spmd_lab.prove.follow import Follower
-from spmd_lab.prove.inputs import global_values, local_values
+from spmd_lab.prove.inputs import global_values
 from spmd_lab.prove.judge import judge
+from spmd_lab.prove.layouts import check_graph
+from spmd_lab.prove.one_rank import SimulationError
 from spmd_lab.prove.pieces import Whole, assemble, is_inexact, replicas
-from spmd_lab.prove.reference import eager_outputs, shaken_outputs
+from spmd_lab.prove.reference import cuda_devices, eager_outputs, shaken_outputs
 from spmd_lab.prove.report import Divergence, OutputError, VerifyReport
-from spmd_lab.prove.simulate import SimulationError, simulate
+from spmd_lab.prove.shares import local_values
+from spmd_lab.prove.simulate import simulate
 from spmd_lab.prove.tolerance import noise_of, tolerance
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["verify"]
 
 _MOST_RANKS = 64
-_FEW_SAMPLES, _MOST_SAMPLES = 2, 8
+_MOST_SAMPLES = 8
 
 
 def verify(
@@ -80,8 +83,8 @@ def verify(
     expansion = program.expansion
     mesh = expansion.mesh
     chosen = _chosen_ranks(mesh, ranks)
-    with torch.no_grad():
-        values = global_values(expansion.traced, inputs, seed)
+    values = global_values(expansion.traced, inputs, seed)
+    with torch.no_grad(), torch.random.fork_rng(cuda_devices(values)):
         held = local_values(values, expansion.input_layouts, seed)
         wholes = [
             Whole(value, assemble(layout, tensors, replicas(layout)[0]).scale if layout.is_pending else None)
@@ -202,8 +205,6 @@ def _judged_outputs(
     samples: list[tuple[Any, ...]] = []
     while True:
         samples.append(shaken_outputs(traced, inputs, seed + len(samples)))
-        if len(samples) < _FEW_SAMPLES:
-            continue
         judged = tuple(
             _judged_output(output, layout, wanted, column, [sample[position] for sample in samples], ranks)
             for position, ((output, layout), wanted, column) in enumerate(
@@ -217,7 +218,7 @@ def _judged_outputs(
 def _judged_output(
     output: TracedOutput,
     layout: Layout | None,
-    expected: Any,  # noqa: ANN401
+    expected: Any,
     tensors: Sequence[Any],
     samples: Sequence[Any],
     ranks: Sequence[int],
@@ -226,9 +227,7 @@ def _judged_output(
         same = all(each == expected for each in tensors)
         error = 0.0 if same else float("inf")
         return OutputError(output.name, layout, error, error, 0.0, same)
-    verdict = judge(
-        expected, layout, tensors, ranks, lambda scale: noise_of(expected, samples, scale)
-    )
+    verdict = judge(expected, layout, tensors, ranks, lambda scale: noise_of(expected, samples, scale))
     allowed = tolerance(expected.dtype)
     errors = (verdict.max_abs_error, verdict.max_scaled_error)
     return OutputError(output.name, layout, *errors, allowed, verdict.fault is None)
