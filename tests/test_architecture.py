@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import spmd_lab
 from tests.architecture import FLOORS, PACKAGE, module_level_imports, violations
 
 ROOT = Path(__file__).parents[1]
@@ -178,6 +179,26 @@ def libraries_loaded_by(statement: str) -> set[str]:
 
 def test_the_package_is_light() -> None:
     assert not libraries_loaded_by("import spmd_lab")
+
+
+def test_the_package_is_quick() -> None:
+    """What takes long to import is what torch itself puts off; it is put off here too."""
+    code = "import sys, torch; before = set(sys.modules); import spmd_lab; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not [name for name in done.stdout.split() if name.startswith(("torch", "sympy"))]
+
+
+def test_every_public_name_is_there() -> None:
+    assert set(spmd_lab.__all__) <= set(dir(spmd_lab))
+    assert all(getattr(spmd_lab, name) is not None for name in spmd_lab.__all__)
+    with pytest.raises(AttributeError, match="module 'spmd_lab' has no attribute 'shard'"):
+        spmd_lab.shard  # noqa: B018
+
+
+@pytest.mark.parametrize("folder", ["trace", "expand", "rebuild", "spmd_expand"])
+def test_a_verb_is_not_hidden_by_the_folder_of_its_name(folder: str) -> None:
+    code = f"import spmd_lab.{folder}, spmd_lab; assert spmd_lab.{folder}.__name__ == {folder!r}; spmd_lab.{folder}"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_a_heavy_import_would_be_seen() -> None:
