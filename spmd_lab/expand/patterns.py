@@ -36,7 +36,7 @@ def colwise(*modules: str, axis: str) -> dict[str, Style]:
     """Divide layers by their output features, as the first of two matrices in tensor parallelism.
 
     A Linear's weight ``[out, in]`` and bias ``[out]`` are divided at ``out``, so is a Conv1D ``[in, out]``
-    of transformers; an Embedding ``[rows, features]`` at its features. Layers that come out divided by features need no communication.
+    of transformers; an Embedding ``[rows, features]`` at its features. What comes out is divided by features.
 
     Parameters
     ----------
@@ -136,11 +136,12 @@ def match_parameters(traced: TracedGraph, mesh: Mesh, params: Mapping[str, objec
         if not matched:
             raise _nothing_matched(pattern, spec, owned, argument)
         for found in matched:
-            layout = _layout(found, spec, mesh, _matching_names(pattern, spec, found)[0], argument)
+            name = _matching_names(pattern, spec, found)[0]
             if found.name not in layouts:
-                layouts[found.name], winners[found.name] = layout, pattern
+                layouts[found.name], winners[found.name] = _layout(found, spec, mesh, name, argument), pattern
             elif _different_names(winners[found.name], pattern, params, found):
                 agreeing.add(pattern)
+                layout = _layout(found, spec, mesh, name, argument)
                 if layout == layouts[found.name]:
                     continue
                 raise PatternError(

@@ -146,6 +146,7 @@ class Follower:
     def value(self, name: str, tensors: Sequence[Any]) -> None:
         """Judge a value of the traced program once its turn comes, or an output that was resolved."""
         if name in self._returned and name in self._steps:
+            self._advance()  # an output may be an input as it came
             self._judge_resolved(name, tensors)
             return
         self._arrived[name] = tensors

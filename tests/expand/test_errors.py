@@ -1,0 +1,236 @@
+"""Bad input: what each mistake is answered with, word for word."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor import Replicate, Shard
+from torch.nn import functional as F
+
+import spmd_lab as sl
+from spmd_lab.errors import ArgumentError, LayoutError, MeshError, NotationError, PatternError, UnsupportedOperatorError
+
+MESH = sl.Mesh(dp=2, tp=2)
+
+
+class Tied(nn.Module):
+    """An embedding, two layers, and a head that is the embedding again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.o, self.e = nn.Linear(8, 8), nn.Linear(8, 8), nn.Embedding(10, 8)
+        self.head = nn.Linear(8, 10, bias=False)
+        self.head.weight = self.e.weight
+
+    def forward(self, tokens: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return self.head(self.o(self.q(self.e(tokens)).relu())) * scale
+
+
+@cache
+def traced() -> sl.TracedGraph:
+    return sl.trace(Tied(), torch.zeros(4, 6, dtype=torch.int64), torch.tensor(2.0))
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], type[sl.SpmdLabError], str]] = {
+    "unknown axis for the batch": (
+        {"batch": "dq"},
+        ArgumentError,
+        "Mesh(dp=2, tp=2) has no axis 'dq'\n  argument: batch='dq'\n  try: did you mean 'dp'?",
+    ),
+    "a number has no batch dim": (
+        {"batch": ("dp", "scale")},
+        ArgumentError,
+        "'scale' is a 0-d tensor and has no batch dim\n  argument: batch=('dp', 'scale')\n  try: leave it out",
+    ),
+    "no such input for the batch": (
+        {"batch": ("dp", "tokenz")},
+        ArgumentError,
+        "Tied has no input 'tokenz'\n  argument: batch=('dp', 'tokenz')\n  try: did you mean 'tokens'?",
+    ),
+    "a pattern that matches nothing": (
+        {"params": {"**.wieght": "o/tp i"}},
+        PatternError,
+        "'**.wieght' matches no parameter and no buffer\n"
+        "  argument: params={'**.wieght': 'o/tp i'}\n  try: did you mean 'weight'?",
+    ),
+    "a pattern that is shadowed": (
+        {"params": {"q.*": "...", "q.weight": "o/tp i"}},
+        PatternError,
+        "'q.weight' has no effect: 'q.*' matches the same names first\n"
+        "  argument: params={'q.weight': 'o/tp i'}\n  try: put the more specific pattern first",
+    ),
+    "a style for a layer that is not there": (
+        {"params": sl.colwise("**.qq", axis="tp")},
+        PatternError,
+        "'**.qq' matches no parameter and no buffer\n"
+        "  argument: params={'**.qq': Style(kind='colwise', axis='tp')}\n  try: did you mean 'q'?",
+    ),
+    "a style over an axis that is not there": (
+        {"params": sl.rowwise("q", axis="tq")},
+        PatternError,
+        "Mesh(dp=2, tp=2) has no axis 'tq'\n"
+        "  argument: params={'q': Style(kind='rowwise', axis='tq')}\n  try: did you mean 'tp'?",
+    ),
+    "tied names that disagree": (
+        {"params": {"e.weight": "v/tp d", "head.weight": "v d/tp"}},
+        PatternError,
+        "'e.weight' and 'head.weight' are one tensor, but two patterns place it differently\n"
+        "  argument: params={'head.weight': 'v d/tp'}\n"
+        "  layout: e.weight: f32[10/tp, 8]\n  layout: head.weight: f32[10, 8/tp]\n"
+        "  try: give both names the same placements, or name one of them",
+    ),
+    "too few dims": (
+        {"params": {"q.weight": "o/tp"}},
+        NotationError,
+        "1 dims are written, the tensor has 2\n  argument: params={'q.weight': 'o/tp'}\n"
+        "  layout: tensor: f32[8, 8]\n  try: one term a dim, or '...' for any number of undivided ones",
+    ),
+    "too few placements": (
+        {"params": {"q.weight": [Shard(0)]}},
+        LayoutError,
+        "1 placements for the 2 axes of Mesh(dp=2, tp=2)\n  argument: params={'q.weight': [Shard(dim=0)]}\n"
+        "  layout: tensor: f32[8, 8]\n"
+        "  try: one placement per mesh axis, outermost first: dp: Replicate(), tp: Replicate()",
+    ),
+    "a dim that the tensor lacks": (
+        {"params": {"q.weight": [Shard(2), Replicate()]}},
+        LayoutError,
+        "S(2) divides a dim that a tensor of shape (8, 8) lacks\n"
+        "  argument: params={'q.weight': [Shard(dim=2), Replicate()]}\n"
+        "  layout: tensor: f32[8, 8]\n  try: dims run from 0 to 1",
+    ),
+    "an unknown axis in a placement": (
+        {"inputs": {"tokens": "b/dq t"}},
+        NotationError,
+        "dp=2 x tp=2 has no axis 'dq'\n  argument: inputs={'tokens': 'b/dq t'}\n"
+        "  layout: tensor: i64[4, 6]\n  try: did you mean 'dp'?",
+    ),
+    "something that is no placement": (
+        {"params": {"q.weight": 3}},
+        PatternError,
+        "3 is no placement\n  argument: params={'q.weight': 3}\n"
+        '  try: text as "o/tp i", or a list as [Shard(0), Replicate()]',
+    ),
+    "an input that is not there": (
+        {"inputs": {"token": "b/dp t"}},
+        ArgumentError,
+        "Tied has no input 'token'\n  argument: inputs={'token': ...}\n  try: did you mean 'tokens'?",
+    ),
+    "a parameter among the inputs": (
+        {"inputs": {"q.weight": "b/dp t"}},
+        ArgumentError,
+        "Tied has no input 'q.weight'\n  argument: inputs={'q.weight': ...}\n"
+        "  try: parameters and buffers are placed by params=",
+    ),
+    "more layouts than inputs": (
+        {"inputs": ["b/dp t", None, None]},
+        ArgumentError,
+        "3 layouts for the 2 tensor inputs of Tied\n  argument: inputs=['b/dp t', None, None]\n"
+        "  try: in order: tokens, scale",
+    ),
+    "an output that is not there": (
+        {"outputs": {"outt": "..."}},
+        ArgumentError,
+        "Tied has no output 'outt'\n  argument: outputs={'outt': '...'}\n  try: did you mean 'out'?",
+    ),
+    "an unknown way with pending outputs": (
+        {"pending": "drop"},
+        ArgumentError,
+        "pending='drop' is unknown\n  argument: pending='drop'\n  try: \"resolve\" or \"keep\"",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named_with_its_argument_and_a_way_out(name: str) -> None:
+    placing, kind, text = MISTAKES[name]
+    with pytest.raises(kind) as caught:
+        sl.expand(traced(), MESH, **placing)
+    assert type(caught.value) is kind
+    assert str(caught.value) == text
+
+
+def no_rule(x: torch.Tensor) -> torch.Tensor:
+    return torch.cdist(x, x)
+
+
+def drops(x: torch.Tensor) -> torch.Tensor:
+    return F.dropout(x) * 2
+
+
+def several_gaps(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.cdist(x, x), torch.cdist(x, x + 1), torch.rand_like(x)
+
+
+def refusal(fn: Any) -> str:
+    with pytest.raises(UnsupportedOperatorError) as caught:
+        sl.spmd_expand(fn, torch.ones(4, 3), mesh=sl.Mesh(dp=2), batch="dp")
+    return str(caught.value)
+
+
+def test_an_operator_without_a_rule_is_refused_by_name_and_line() -> None:
+    text = refusal(no_rule)
+    assert text.startswith(
+        "no sharding rule for aten._cdist_forward.default\n  node: _cdist_forward\n"
+        "  line: test_errors.py:158: return torch.cdist(x, x)\n  layout: x: f32[4/dp, 3]\n  try: replicate what it reads"
+    )
+
+
+def test_a_random_operator_is_refused_by_name_and_line() -> None:
+    assert refusal(drops) == (
+        "aten.native_dropout.default draws random numbers; exact draws on a mesh are not supported yet\n"
+        "  node: native_dropout\n  line: test_errors.py:162: return F.dropout(x) * 2\n  layout: x: f32[4/dp, 3]\n"
+        "  try: model.eval(), dropout=0.0, or draw the numbers outside and pass them in"
+    )
+
+
+def test_all_gaps_are_reported_in_one_list() -> None:
+    text = refusal(several_gaps)
+    assert text.startswith("2 calls cannot be expanded:\nno sharding rule for aten._cdist_forward.default")
+    assert "aten.rand_like.default draws random numbers" in text
+
+
+def test_gaps_leave_nothing_in_the_cache() -> None:
+    first, second = refusal(no_rule), refusal(no_rule)
+    assert first == second
+
+
+def expansion() -> sl.Expansion:
+    return sl.expand(traced(), MESH, batch="dp")
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [("mm_99", "did you mean 'mm_"), ("nowhere.py:3", "there are: "), ("qq", "did you mean")],
+)
+def test_a_key_that_finds_nothing_says_what_is_near(key: str, hint: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        expansion()[key]
+    assert str(caught.value).startswith(f"nothing in Tied is called {key!r}\n  argument: expansion[{key!r}]\n")
+    assert hint in str(caught.value)
+
+
+def test_a_rank_that_the_mesh_lacks() -> None:
+    with pytest.raises(MeshError) as caught:
+        expansion().program.for_rank(4)
+    assert str(caught.value) == "dp=2 x tp=2 has no rank 4\n  argument: 4\n  try: ranks run from 0 to 3"
+
+
+def test_a_tensor_that_is_not_there() -> None:
+    with pytest.raises(ArgumentError, match="Tied has no tensor 'nix'"):
+        expansion().layout("nix")
+
+
+def test_an_output_kept_pending_as_a_maximum_has_no_tangent() -> None:
+    def tallest(x: torch.Tensor) -> torch.Tensor:
+        return x.amax(0)
+
+    graph = sl.trace(tallest, torch.rand(4, 3, requires_grad=True))
+    with pytest.raises(sl.SpmdLabError) as caught:
+        sl.expand(graph, sl.Mesh(dp=2), batch="dp", pending="keep")
+    assert "out is kept pending, and not as a sum" in str(caught.value)
+    assert "layout: out: f32[3]{max: dp}" in str(caught.value)
