@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 

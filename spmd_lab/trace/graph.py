@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ def sanitised(name: str) -> str:
     ('blocks_0_q_weight', 'xs_0', 'tangent_out_1')
     """
     text = re.sub(r"\W+", "_", name).strip("_") or "input"
-    return f"_{text}" if text[0].isdigit() else text
+    return f"_{text}" if text[0].isdigit() or keyword.iskeyword(text) or text == "self" else text
 
 
 class GraphCopy:

@@ -44,7 +44,7 @@ def named(export: Export, joint: JointGraph, *, open_loss: bool = False) -> Trac
         node = copy.placeholder(ExportedValue("input", index), slot.name)
         inputs.append(_input(slot, node.name))
         values.append(slot.value)
-    outputs = _outputs(export, joint)
+    outputs = _outputs(export, joint, kept)
     names = {value: output.name for output, value in outputs if isinstance(value, ExportedValue)}
     tangents = [value for value in _tangents(joint) if value not in copy.constants]
     for tangent in tangents:
@@ -92,7 +92,7 @@ def _input(slot: Slot, node: str) -> TracedInput:
     return TracedInput(slot.name, slot.role, shape, slot.value.dtype, node, slot.aliases, slot.closure, slot.owner)
 
 
-def _outputs(export: Export, joint: JointGraph) -> list[tuple[TracedOutput, Any]]:
+def _outputs(export: Export, joint: JointGraph, kept: Sequence[int]) -> list[tuple[TracedOutput, Any]]:
     """Each output with where it comes from: loss, what is returned, new values, gradients."""
     program, slots = export.program, export.program.slots
     outputs: list[tuple[TracedOutput, Any]] = []
@@ -112,7 +112,7 @@ def _outputs(export: Export, joint: JointGraph) -> list[tuple[TracedOutput, Any]
     ):
         name = slots[value.index].name
         outputs.append((TracedOutput(f"new({name})", "new value", None, None, name), value))
-    for index in export.differentiated:
+    for index in sorted(set(export.differentiated) & set(kept)):
         name = slots[index].name
         outputs.append((TracedOutput(f"grad({name})", "gradient", None, None, name), ExportedValue("gradient", index)))
     return outputs
