@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spmd_lab.rules import attention, embedding, identity, losses
+from spmd_lab.rules import attention, embedding, identity, losses, mean_losses
 from spmd_lab.rules.factories import plan_factory
 from spmd_lab.rules.plan import OpCall, Plan, TensorArg
 from spmd_lab.rules.stock import plan_by_stock_rule, plan_whole
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OpCall", "Plan", "TensorArg", "plan_call", "plan_whole"]
 
-_FAMILIES = (attention, embedding, identity, losses)
+_FAMILIES = (attention, embedding, identity, losses, mean_losses)
 _RULES: dict[object, Callable[[OpCall], Plan]] = {op: rule for family in _FAMILIES for op, rule in family.RULES.items()}
 
 
