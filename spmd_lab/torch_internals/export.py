@@ -107,7 +107,7 @@ def _input_value(description: object) -> ExportedValue:
     if isinstance(description, TangentAOTInput):
         output = _output_value(description.output)
         assert output.kind in ("output", "new value")
-        return ExportedValue("tangent", output.index, output.kind)  # type: ignore[arg-type]
+        return ExportedValue("tangent", output.index, output.kind)
     raise NotImplementedError(f"an input of kind {type(description).__name__}")
 
 

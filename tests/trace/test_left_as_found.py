@@ -79,6 +79,12 @@ def state_of_process() -> dict[str, Any]:
     }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _exporter_is_loaded() -> None:
+    """The first trace imports the exporter, and what that brings along sets filters of warnings."""
+    trace(nn.Identity(), torch.ones(1))
+
+
 @contextmanager
 def process_as_found() -> Iterator[None]:
     """Assert that what runs inside leaves the process as it was."""
