@@ -176,7 +176,8 @@ def test_an_operator_without_a_rule_is_refused_by_name_and_line() -> None:
     text = refusal(no_rule)
     assert text.startswith(
         "no sharding rule for aten._cdist_forward.default\n  node: _cdist_forward\n"
-        "  line: test_errors.py:158: return torch.cdist(x, x)\n  layout: x: f32[4/dp, 3]\n  try: replicate what it reads"
+        "  line: test_errors.py:158: return torch.cdist(x, x)\n  layout: x: f32[4/dp, 3]\n"
+        "  try: replicate what it reads"
     )
 
 

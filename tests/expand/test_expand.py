@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import spmd_lab as sl
 from spmd_lab.demo import GPT, expand_demo
-from spmd_lab.expand import propagate
+from spmd_lab.expand.propagate import forget_subgraphs
 
 
 def proved(fn: Any, *args: Any, mesh: sl.Mesh, **how: Any) -> sl.Expansion:
@@ -81,7 +81,7 @@ def test_constants_of_different_types_are_different_work() -> None:
     def scaled(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         return torch.mul(x, 1), torch.mul(x, 1.0), torch.mul(x, True)
 
-    propagate.forget_subgraphs()
+    forget_subgraphs()
     expansion = proved(scaled, torch.arange(8), mesh=sl.Mesh(dp=4), batch="dp")
     assert [output.dtype for output in expansion.output_layouts] == [torch.int64, torch.float32, torch.int64]
     assert len({id(subgraph) for subgraph in expansion.subgraphs.values()}) == 3
