@@ -150,6 +150,8 @@ def ask_stock_rule(
 class _Propagator(ShardingPropagator):
     """Torch's propagator with torch's rules, told what an operator returns, instead of running it to find out."""
 
+    _result: object
+
     def __init__(self, result: object) -> None:
         self.__dict__ = DTensor._op_dispatcher.sharding_propagator.__dict__ | {"_result": _tensor_meta(result)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
+from torch._C._autograd import _get_sequence_nr
 
 if TYPE_CHECKING:
     from torch import fx
@@ -14,7 +14,7 @@ __all__ = ["autograd_number_of", "is_backward", "next_autograd_number", "runs_in
 
 def next_autograd_number() -> int:
     """The number that autograd gives to the next node of its graph, on this thread."""
-    return int(torch.autograd._get_sequence_nr())
+    return int(_get_sequence_nr())
 
 
 def autograd_number_of(node: fx.Node) -> int | None:
