@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 from spmd_lab.records.code import collective_axis, global_comment, is_collective, op_name
 from spmd_lab.records.layouts import layout_record
@@ -12,12 +13,12 @@ from spmd_lab.show.sentences import short_op
 from spmd_lab.show.units import bytes_text, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from torch import fx
 
     from spmd_lab.expand.values import Step
-    from spmd_lab.trace.values import TracedGraph
+    from spmd_lab.trace.values import Phase, TracedGraph
 
 __all__ = ["NODES_DRAWN", "step_graph_record", "traced_graph_record"]
 
@@ -134,22 +135,25 @@ def _distinct(edges: Iterable[EdgeRecord]) -> tuple[EdgeRecord, ...]:
 
 
 def traced_graph_record(traced: TracedGraph) -> GraphRecord:
-    """Every node; or, where there are many, every module, forward and backward."""
+    """Every node; or, where there are many, every module."""
     nodes = list(traced.graph_module.graph.nodes)
     if len(nodes) <= NODES_DRAWN:
         return _by_node(traced, nodes)
-    return _by_module(traced, nodes)
+    return _by_module(traced, [node for node in nodes if node.op == "call_function" and not _is_reading(node)])
 
 
 def _by_node(traced: TracedGraph, nodes: list[fx.Node]) -> GraphRecord:
     titles = {found.node: found.name for found in traced.inputs}
-    drawn = [node for node in nodes if node.op != "output" and not _is_reading(node)]
     heads = {node: _read_from(node) for node in nodes if node.op != "output"}
-    records = [_traced_node(traced, node, titles) for node in drawn]
-    outputs, ends = _traced_outputs(traced, nodes[-1], lambda node: heads[node].name)
+    records = [_traced_node(traced, node, titles) for node, head in heads.items() if head is node]
+    outputs, ends = _traced_outputs(traced, nodes[-1], heads)
+    phases = {head.name: traced.phase(head) for head in heads.values()}
+    edges = [
+        EdgeRecord(edge.tail, edge.head, far=phases[edge.tail] == "forward" and phases[edge.head] == "backward")
+        for edge in _edges(heads, heads)
+    ]
     alt = f"the traced graph of {traced.name}: {counted(len(traced.op_nodes), 'operator')}"
-    edges = [*_edges(heads, heads), *ends]
-    return GraphRecord(alt=alt, downward=True, nodes=(*records, *outputs), edges=_distinct(edges))
+    return GraphRecord(alt=alt, downward=True, nodes=(*records, *outputs), edges=_distinct([*edges, *ends]))
 
 
 def _read_from(node: fx.Node) -> fx.Node:
@@ -165,42 +169,41 @@ def _traced_node(traced: TracedGraph, node: fx.Node, titles: dict[str, str]) -> 
 
 
 def _traced_outputs(
-    traced: TracedGraph, output: fx.Node, key_of: Callable[[fx.Node], str]
+    traced: TracedGraph, output: fx.Node, heads: dict[fx.Node, fx.Node]
 ) -> tuple[list[NodeRecord], list[EdgeRecord]]:
-    returned = output.args[0]
+    returned: Any = output.args[0]
     values = returned if isinstance(returned, (tuple, list)) else (returned,)
-    pairs = [(found.name, value) for found, value in zip(traced.outputs, values, strict=True) if value is not None]
+    pairs = [(found.name, heads[value]) for found, value in zip(traced.outputs, values, strict=True) if value in heads]
     records = [NodeRecord(f"output:{name}", "output", (name,)) for name, _ in pairs]
-    return records, [EdgeRecord(key_of(value), f"output:{name}") for name, value in pairs]
+    return records, [EdgeRecord(head.name, f"output:{name}") for name, head in pairs]
 
 
-def _by_module(traced: TracedGraph, nodes: list[fx.Node]) -> GraphRecord:
-    """One node per module and phase, as deep into the modules as the picture allows."""
-    ops = [node for node in nodes if node.op == "call_function"]
+def _by_module(traced: TracedGraph, ops: list[fx.Node]) -> GraphRecord:
+    """One node per module, as deep into the modules as the picture allows; edges are those of the forward."""
     paths = {node: _path(node) for node in ops}
-    for depth in range(max(len(path) for path in paths.values()), 0, -1):
-        groups = {node: (traced.phase(node), ".".join(path[:depth])) for node, path in paths.items()}
+    for depth in range(max(len(path) for path in paths.values()), -1, -1):
+        groups = {node: ".".join(path[:depth]) for node, path in paths.items()}
         if len(set(groups.values())) <= NODES_DRAWN:
             break
-    counts: dict[tuple[str, str], int] = {}
-    for group in groups.values():
-        counts[group] = counts.get(group, 0) + 1
+    counts = Counter((group, traced.phase(node)) for node, group in groups.items())
     records = tuple(
-        NodeRecord(
-            f"{phase}:{path}",
-            "module" if phase == "forward" else "backward module",
-            (path or traced.name, f"{phase}, {counted(count, 'operator')}"),
-        )
-        for (phase, path), count in counts.items()
+        NodeRecord(f"module:{path}", "module", (path or f"{traced.name} itself", _operators(counts, path)))
+        for path in dict.fromkeys(groups.values())
     )
     edges = [
-        EdgeRecord(":".join(groups[before]), ":".join(groups[node]))
+        EdgeRecord(f"module:{groups[before]}", f"module:{groups[node]}")
         for node in ops
-        for before in node.all_input_nodes
+        if traced.phase(node) == "forward"
+        for before in map(_read_from, node.all_input_nodes)
         if before in groups and groups[before] != groups[node]
     ]
     alt = f"the traced graph of {traced.name} by modules: {counted(len(traced.op_nodes), 'operator')}"
     return GraphRecord(alt=alt, downward=True, nodes=records, edges=_distinct(edges))
+
+
+def _operators(counts: Counter[tuple[str, Phase]], path: str) -> str:
+    forward, backward = counts[path, "forward"], counts[path, "backward"]
+    return f"{counted(forward, 'operator')}, {backward} backward" if backward else counted(forward, "operator")
 
 
 def _path(node: fx.Node) -> tuple[str, ...]:

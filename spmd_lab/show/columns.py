@@ -52,6 +52,6 @@ def shorten(text: str, width: int) -> str:
     Examples
     --------
     >>> shorten("return x + self.down(h)", 12)
-    'return x + …'
+    'return x +…'
     """
     return text if len(text) <= width else text[: width - 1].rstrip() + "…"

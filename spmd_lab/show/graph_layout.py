@@ -45,12 +45,13 @@ class Curve:
 
 @dataclass(frozen=True)
 class GraphLayout:
-    """A laid out picture."""
+    """A laid out picture; ``far`` are the two ends of edges that run across it."""
 
     width: float
     height: float
     boxes: tuple[Box, ...]
     curves: tuple[Curve, ...]
+    far: tuple[tuple[Box, Box], ...]
 
 
 def lay_out(record: GraphRecord) -> GraphLayout:
@@ -58,19 +59,21 @@ def lay_out(record: GraphRecord) -> GraphLayout:
     import networkx
 
     graph = networkx.DiGraph()
+    graph.graph["graph"] = {"rankdir": "TB" if record.downward else "LR", "nodesep": "0.15", "ranksep": "0.35"}
+    graph.graph["node"] = {"shape": "box", "fixedsize": "true", "label": ""}  # no label: no font is looked up
     keys = {node.key: f"n{position}" for position, node in enumerate(record.nodes)}
     for node in record.nodes:
         width, height = _size(node)
         graph.add_node(keys[node.key], width=width / _POINTS_PER_INCH, height=height / _POINTS_PER_INCH)
-    graph.add_edges_from((keys[edge.tail], keys[edge.head]) for edge in record.edges)
+    near = [(keys[edge.tail], keys[edge.head]) for edge in record.edges if not edge.far]
+    graph.add_edges_from(near)
     drawn = networkx.nx_agraph.to_agraph(graph)
-    drawn.node_attr.update(shape="box", fixedsize="true", label="")
-    drawn.graph_attr.update(rankdir="TB" if record.downward else "LR", nodesep="0.15", ranksep="0.35")
     drawn.layout("dot")
     _, _, width, height = _numbers(drawn.graph_attr["bb"])
-    boxes = tuple(_box(node, drawn.get_node(keys[node.key]), height) for node in record.nodes)
-    curves = tuple(_curve(drawn.get_edge(*edge), height) for edge in graph.edges)
-    return GraphLayout(width, height, boxes, curves)
+    boxes = {node.key: _box(node, drawn.get_node(keys[node.key]), height) for node in record.nodes}
+    curves = tuple(_curve(drawn.get_edge(*edge), height) for edge in near)
+    far = tuple((boxes[edge.tail], boxes[edge.head]) for edge in record.edges if edge.far)
+    return GraphLayout(width, height, tuple(boxes.values()), curves, far)
 
 
 def _size(node: NodeRecord) -> tuple[float, float]:

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 __all__ = ["graph_svg"]
 
 _MARGIN, _FONT_SIZE, _ARROW = 4.0, 11.0, 7.0
-_FILLS = {"op": FORWARD, "backward op": BACKWARD, "module": FORWARD, "backward module": BACKWARD}
+_FILLS = {"op": FORWARD, "backward op": BACKWARD, "module": FORWARD}
 
 
 def graph_svg(record: GraphRecord) -> str:
     """The picture of a graph."""
     placed = lay_out(record)
-    parts = [*(_curve(curve) for curve in placed.curves), *(_box(box) for box in placed.boxes)]
+    far = [_across(*ends) for ends in placed.far]
+    parts = [*far, *(_curve(curve) for curve in placed.curves), *(_box(box) for box in placed.boxes)]
     moved = element("g", "".join(parts), transform=f"translate({_MARGIN:g},{_MARGIN:g})", font_size=_FONT_SIZE)
     return document(placed.width + 2 * _MARGIN, placed.height + 2 * _MARGIN, record.alt, [moved], "monospace")
 
@@ -31,6 +32,13 @@ def graph_svg(record: GraphRecord) -> str:
 def _curve(curve: Curve) -> str:
     line = element("path", d=path_of(curve.points, "C"), fill="none", stroke=GREY)
     return line + _arrow(curve.points[-1], curve.tip)
+
+
+def _across(tail: Box, head: Box) -> str:
+    """A light line between the sides of two boxes that face each other."""
+    side = 1 if head.x > tail.x else -1
+    points = [(tail.x + side * tail.width / 2, tail.y), (head.x - side * head.width / 2, head.y)]
+    return element("path", d=path_of(points), stroke=GREY, stroke_opacity="0.4", stroke_dasharray="3 3")
 
 
 def _arrow(start: tuple[float, float], tip: tuple[float, float]) -> str:

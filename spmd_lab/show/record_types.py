@@ -356,10 +356,11 @@ class NodeRecord:
 
 @dataclass(frozen=True)
 class EdgeRecord:
-    """An edge of a picture."""
+    """An edge of a picture; one that is ``far`` is drawn lightly across it, and does not decide where nodes stand."""
 
     tail: str
     head: str
+    far: bool = False
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def _step(record: StepRecord, *, full: bool = False) -> str:
     if record.graph is not None:
         arguments = ", ".join(argument.name for argument in record.graph.arguments)
         results = ", ".join(result.name for result in record.graph.results)
-        parts.append(f"  as rank 0 runs it: ({arguments})")
+        parts.append(f"  as rank 0 runs it ({arguments})")
         parts.extend(f"  {line}" for line in statements_text(record.graph.lines, None if full else _STATEMENTS))
         parts.append(f"      return ({results})")
     return "\n".join(parts)
