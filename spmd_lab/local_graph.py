@@ -24,6 +24,11 @@ CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_a
 aten = torch.ops.aten
 c10d = torch.ops._c10d_functional
 
+_WHATEVER_THE_STRIDES: dict[Callable[..., Any], Callable[..., Any]] = {
+    aten.view.default: aten.reshape.default,
+    aten._unsafe_view.default: aten.reshape.default,  # noqa: SLF001 - the name of an operator
+}
+
 
 class EmittedCollective(NamedTuple):
     """A collective that a builder appended: what it is, and the operand whose redistribution it belongs to, if any."""
@@ -80,7 +85,12 @@ class LocalGraphBuilder:
     # --- local operators ---
 
     def call(self, op: Callable[..., Any], *args: Argument, **kwargs: Argument) -> fx.Node:
-        """Append a call of an operator."""
+        """Append a call of an operator; views become reshapes.
+
+        A view that the strides of the whole tensor allow may be impossible on a shard: redistributions lay elements
+        out anew.
+        """
+        op = _WHATEVER_THE_STRIDES.get(op, op)
         node = self.graph.create_node("call_function", op, args, kwargs, name=op.__name__.partition(".")[0])
         node.meta.update(self.meta)
         return node

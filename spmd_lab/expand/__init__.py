@@ -97,11 +97,11 @@ def expand(
     )
     late = partial(tangent_layout, traced, policy)
     propagated = propagate(traced, mesh, given, late)
-    resolving, subgraphs, final = resolve_outputs(traced, policy, propagated)
     nodes = {node.name: node for node in traced.graph_module.graph.nodes if node.op == "placeholder"}
     for found in traced.inputs:
         if found.node not in propagated.layouts:
             propagated.layouts[found.node] = late(nodes[found.node], propagated.layouts)
+    resolving, subgraphs, final = resolve_outputs(traced, policy, propagated)
     return Expansion(
         traced=traced,
         mesh=mesh,
