@@ -13,6 +13,8 @@ from spmd_lab.mesh import Mesh
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+c10d = torch.ops._c10d_functional
+
 __all__ = ["broadcast", "digest", "exchange", "exchange_digests"]
 
 
@@ -31,9 +33,9 @@ def exchange_digests(number: int, device_mesh: DeviceMesh) -> tuple[int, ...]:
     """The number that each rank of a mesh holds, in the order of the mesh: one small all_gather per axis."""
     held = torch.tensor([number], dtype=torch.int64, device=device_mesh.device_type)
     for axis in reversed(range(device_mesh.ndim)):
-        gathered = held.new_empty(held.numel() * device_mesh.size(axis))
-        dist.all_gather_into_tensor(gathered, held, group=device_mesh.get_group(axis))
-        held = gathered
+        group = device_mesh.get_group(axis).group_name
+        gathered = c10d.all_gather_into_tensor.default(held, device_mesh.size(axis), group)
+        held = c10d.wait_tensor.default(gathered)
     return tuple(held.tolist())
 
 

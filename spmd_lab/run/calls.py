@@ -45,13 +45,20 @@ class TensorKind:
 
 @dataclass(frozen=True)
 class CallKind:
-    """All that a program depends on in a call: its tensors by name, its other arguments, and the mode it is made in.
+    """All that a program depends on in a call; calls of equal kind run the same program.
 
-    Calls of equal kind run the same program.
+    Parameters
+    ----------
+    tensors : tuple of (str, TensorKind)
+        The tensors among the arguments, by name.
+    constants : tuple of (str, str, int)
+        The other arguments: name, value as text, and which object it is where the text does not say all.
+    mode : tuple
+        What else the program depends on.
     """
 
     tensors: tuple[tuple[str, TensorKind], ...]
-    constants: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, str, int], ...]
     mode: tuple[object, ...]
 
     def local(self, layouts: Mapping[str, Layout], rank: int) -> CallKind:
@@ -78,14 +85,14 @@ def kind_of(arguments: Arguments, mode: tuple[object, ...], *, is_whole: bool) -
             kind = TensorKind(tuple(value.shape), value.dtype, order, requires_grad, is_whole or distributed)
             tensors.append((leaf.name, kind))
         else:
-            constants.append((leaf.name, _text(value)))
+            constants.append((leaf.name, *_told(value)))
     return CallKind(tuple(tensors), tuple(constants), mode)
 
 
-def _text(value: object) -> str:
-    """Plain values by what they are, others by which object they are."""
+def _told(value: object) -> tuple[str, int]:
+    """Plain values by what they are; others by their type, and by which object they are in this process."""
     plain = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
-    return repr(value) if type(value) in plain else f"{type(value).__qualname__} {id(value)}"
+    return (repr(value), 0) if type(value) in plain else (type(value).__qualname__, id(value))
 
 
 def dims_by_stride(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -96,25 +103,26 @@ def dims_by_stride(tensor: torch.Tensor) -> tuple[int, ...]:
     >>> dims_by_stride(torch.zeros(2, 3)), dims_by_stride(torch.zeros(2, 3).t())
     ((0, 1), (1, 0))
     """
-    dims = range(tensor.ndim)
-    if tensor.is_contiguous():
-        return tuple(dims)
-    return tuple(sorted(dims, key=lambda dim: -tensor.stride(dim)))
+    dims, strides = range(tensor.ndim), tensor.stride()
+    return tuple(dims if tensor.is_contiguous() else sorted(dims, key=lambda dim: -strides[dim]))
 
 
 def dense(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     """A tensor whose dims lie in memory in a given order, without holes; itself where it does already."""
-    if tensor.permute(*order).is_contiguous():
+    if tensor.permute(tuple(order)).is_contiguous():
         return tensor
-    inverse = sorted(range(tensor.ndim), key=lambda dim: order[dim])
-    return tensor.permute(*order).contiguous().permute(*inverse)
+    return tensor.permute(tuple(order)).contiguous().permute(_inverse(order))
+
+
+def _inverse(order: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(order)), key=lambda dim: order[dim]))
 
 
 def example_of(kind: TensorKind, device: torch.device | str) -> torch.Tensor:
     """A tensor of this kind to trace with."""
     shape = [kind.shape[dim] for dim in kind.order]
-    inverse = sorted(range(len(shape)), key=lambda dim: kind.order[dim])
-    return torch.empty(shape, dtype=kind.dtype, device=device).permute(*inverse).requires_grad_(kind.requires_grad)
+    empty = torch.empty(shape, dtype=kind.dtype, device=device).permute(_inverse(kind.order))
+    return empty.requires_grad_(kind.requires_grad)
 
 
 def whole_kind(calls: Sequence[CallKind], layouts: Mapping[str, Layout]) -> CallKind:
@@ -150,11 +158,11 @@ def whole_kind(calls: Sequence[CallKind], layouts: Mapping[str, Layout]) -> Call
 
 def _without_shapes(call: CallKind) -> tuple[object, ...]:
     tensors = [(name, len(kind.shape), kind.dtype, kind.requires_grad, kind.is_whole) for name, kind in call.tensors]
-    return tensors, [name for name, _ in call.constants], call.mode
+    return tensors, [(name, text) for name, text, _ in call.constants], call.mode
 
 
 def _refuse_difference(rank: int, call: tuple[Any, ...], first: tuple[Any, ...]) -> None:
-    for what, here, there in zip(("tensors", "other arguments", "mode"), call, first, strict=True):
+    for what, here, there in zip(("tensors", "flags", "modes"), call, first, strict=True):
         if here != there:
             raise ArgumentError(
                 f"rank {rank} calls the module with other {what} than rank 0",

@@ -15,7 +15,7 @@ from spmd_lab.mesh import Mesh
 from spmd_lab.run.agreement import exchange
 from spmd_lab.run.calls import kind_of
 from spmd_lab.run.module import DistributedModule
-from spmd_lab.run.plan import Request
+from spmd_lab.run.placing import Request
 from spmd_lab.run.state import refuse_without_data
 from spmd_lab.trace.arguments import Arguments, bind
 

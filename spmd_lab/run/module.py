@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from spmd_lab.expand import Expansion
     from spmd_lab.layout import Layout
     from spmd_lab.rebuild import Program
-    from spmd_lab.run.plan import Plan, Request
-    from spmd_lab.trace import TracedInput
+    from spmd_lab.run.placing import Request
+    from spmd_lab.run.plan import Plan
+    from spmd_lab.trace.trees import Leaf
 
 __all__ = ["DistributedModule"]
 
@@ -57,7 +58,7 @@ class DistributedModule(nn.Module):
         for (found, _), whole in zip(first.inputs, first.expansion.traced.values, strict=False):
             if found.closure and found.name in self._wholes:
                 put_tensor(self, found.name, tensors[id(whole)])
-        self._plans.add_example(kind_of(arguments, self._mode(), is_whole=True))
+        self._plans.add_example(kind_of(arguments, self._mode(), is_whole=True), arguments)
 
     @property
     def device_mesh(self) -> DeviceMesh:
@@ -91,6 +92,7 @@ class DistributedModule(nn.Module):
         assert arguments is not None
         returned = iter(run_plan(plan, tuple(self._values(plan, arguments))))
         traced = plan.expansion.traced
+        assert traced.structure is not None
         leaves = [
             next(returned) if layout is not None else None
             for output, layout in zip(traced.outputs, plan.expansion.output_layouts, strict=True)
@@ -148,17 +150,27 @@ class DistributedModule(nn.Module):
             if found.name in self._wholes:
                 yield _local(get_tensor(self, found.name), layout)
             elif not found.closure:
-                yield dense(self._argument(next(passed).value, layout), dims_by_stride(whole))
+                yield dense(self._argument(next(passed), layout), dims_by_stride(whole))
             elif position in plan.closures:
                 value = current[plan.closures[position]]
                 yield dense(value[layout.slices(plan.rank)], dims_by_stride(whole))
             else:
                 yield self._constant(whole, layout)
 
-    def _argument(self, value: torch.Tensor, layout: Layout) -> torch.Tensor:
+    def _argument(self, leaf: Leaf, layout: Layout) -> torch.Tensor:
+        value: torch.Tensor = leaf.value
         if isinstance(value, DTensor):
             return _local(value, layout)
-        return value[layout.slices(self._request.rank)] if self._request.global_inputs else value
+        if not self._request.global_inputs:
+            return value
+        if value.requires_grad and torch.is_grad_enabled() and not layout.is_replicated:
+            raise ArgumentError(
+                f"{leaf.name!r} is cut from a whole tensor: its gradient would lie in pieces on the ranks",
+                argument=f"{leaf.name}, with global_inputs=True",
+                layouts={leaf.name: layout},
+                hint="pass a DTensor, or this rank's shard without global_inputs",
+            )
+        return value[layout.slices(self._request.rank)]
 
     def _constant(self, whole: torch.Tensor, layout: Layout) -> torch.Tensor:
         """This rank's shard of a tensor that the module has as a plain attribute: the first rank's, and kept."""

@@ -4,48 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed.tensor import Partial, Replicate
 
 from spmd_lab.errors import ArgumentError
-from spmd_lab.expand import expand
-from spmd_lab.expand.arguments import input_layouts
 from spmd_lab.run.calls import dense, dims_by_stride
 from spmd_lab.run.closures import closed_over
 from spmd_lab.run.halves import Halves, split
+from spmd_lab.run.placing import batch_axes, expanded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from torch import nn
-    from torch.distributed.device_mesh import DeviceMesh
+    from collections.abc import Collection, Mapping, Sequence
 
     from spmd_lab.expand import Expansion
     from spmd_lab.layout import Layout
-    from spmd_lab.mesh import Mesh
+    from spmd_lab.run.placing import Request
     from spmd_lab.trace import TracedGraph, TracedInput, TracedOutput
 
-__all__ = ["Plan", "Request", "make_plan"]
-
-
-@dataclass(frozen=True, eq=False)
-class Request:
-    """What the user asked of `distribute`; the names are those of its arguments."""
-
-    module: nn.Module
-    loss: Callable[[Any], torch.Tensor] | None
-    mesh: Mesh
-    device_mesh: DeviceMesh
-    rank: int
-    params: Mapping[str, object]
-    inputs: Mapping[str, object] | Sequence[object]
-    batch: str | Sequence[str] | None
-    outputs: Mapping[str, object]
-    pending: Literal["resolve", "keep"]
-    global_inputs: bool
-    grad: Literal["mean", "sum"]
+__all__ = ["Plan", "make_plan"]
 
 
 @dataclass(frozen=True)
@@ -159,7 +136,7 @@ def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def make_plan(request: Request, traced: TracedGraph, whole_inputs: Collection[str], first: Expansion | None) -> Plan:
+def make_plan(request: Request, traced: TracedGraph, whole: Collection[int], first: Expansion | None) -> Plan:
     """Expand what was traced, and cut the rank's program in two.
 
     Parameters
@@ -168,14 +145,16 @@ def make_plan(request: Request, traced: TracedGraph, whole_inputs: Collection[st
         The user's.
     traced : TracedGraph
         Of a call of this kind.
-    whole_inputs : collection of str
-        The inputs whose gradient is that of the mean over all ranks.
+    whole : collection of int
+        The tensor arguments that are passed whole: their gradient is that of the mean over all ranks.
     first : Expansion, optional
         That of the example: every tensor lies as it did there.
     """
-    expansion = _expanded(request, traced, first)
+    expansion = expanded(request, traced, first)
     places = [index for index, each in enumerate(traced.inputs) if each.role != "tangent"]
     inputs = tuple((traced.inputs[index], expansion.input_layouts[index]) for index in places)
+    passed = [index for index, (found, _) in enumerate(inputs) if found.role == "input" and not found.closure]
+    local = {index for place, index in enumerate(passed) if place not in whole}
     position = {found.name: index for index, (found, _) in enumerate(inputs)}
     forward = [(index, output) for index, output in enumerate(traced.outputs) if output.role != "gradient"]
     new = [(place, output) for place, (_, output) in enumerate(forward) if output.role == "new value"]
@@ -189,7 +168,7 @@ def make_plan(request: Request, traced: TracedGraph, whole_inputs: Collection[st
     gradients = [index for index, output in enumerate(traced.outputs) if output.role == "gradient"]
     program = expansion.program.for_rank(request.rank, request.device_mesh)
     tangents = set(range(len(traced.inputs))) - set(places)
-    axes = _batch_axes(request, inputs)
+    axes = batch_axes(request, expansion) if request.grad == "mean" else frozenset[str]()
     known = {id(tensor): name for name, tensor in closed_over(request.loss).items()}
     names = {forward[place][1].name: index for index, place in enumerate(returned)}
     return Plan(
@@ -206,57 +185,9 @@ def make_plan(request: Request, traced: TracedGraph, whole_inputs: Collection[st
         },
         _tangents=tuple(_tangent_of(expansion, index, names, axes) for index in sorted(tangents)),
         _gradients=tuple(
-            _gradient_of(inputs, position[str(traced.outputs[index].of)], whole_inputs, axes) for index in gradients
+            _gradient_of(inputs, position[str(traced.outputs[index].of)], local, axes) for index in gradients
         ),
     )
-
-
-def _expanded(request: Request, traced: TracedGraph, first: Expansion | None) -> Expansion:
-    """The expansion, with every gradient and every new value where its input is."""
-    params, inputs, batch = request.params, request.inputs, request.batch
-    if first is not None:
-        known = {
-            name: list(layout.placements)
-            for found, layout in zip(first.traced.inputs, first.input_layouts, strict=True)
-            for name in found.names
-        }
-        state = [found.name for found in traced.inputs if found.role in ("parameter", "buffer")]
-        params = {name: known[name] for name in state if name in known}
-        inputs = {
-            found.name: known[found.name] for found in traced.inputs if found.role == "input" and found.name in known
-        }
-        batch = None
-    given = input_layouts(traced, request.mesh, params, inputs, batch)
-    _refuse_pending_state(traced, given)
-    following = {
-        output.name: [Replicate() if isinstance(each, Partial) else each for each in given[str(output.of)].placements]
-        for output in traced.outputs
-        if output.of is not None and output.global_shape is not None
-    }
-    _refuse_placed(request, traced)
-    outputs = {**request.outputs, **following}
-    return expand(traced, request.mesh, params, inputs, batch, outputs, request.pending)
-
-
-def _refuse_placed(request: Request, traced: TracedGraph) -> None:
-    for output in traced.outputs:
-        if output.of is not None and output.name in request.outputs:
-            raise ArgumentError(
-                f"{output.name} lies where {output.of} does",
-                argument=f"outputs={{{output.name!r}: ...}}",
-                hint=f"place {output.of!r} instead",
-            )
-
-
-def _refuse_pending_state(traced: TracedGraph, given: Mapping[str, Layout]) -> None:
-    for found in traced.inputs:
-        if found.role in ("parameter", "buffer") and given[found.name].is_pending:
-            raise ArgumentError(
-                f"{found.role} {found.name!r} cannot be held as a pending reduction",
-                argument="params",
-                layouts={found.name: given[found.name]},
-                hint="divide or replicate it",
-            )
 
 
 def _refuse_written_inputs(traced: TracedGraph, outputs: Sequence[TracedOutput]) -> None:
@@ -268,20 +199,6 @@ def _refuse_written_inputs(traced: TracedGraph, outputs: Sequence[TracedOutput])
                 argument=found.name,
                 hint="work on a clone inside forward, or register the tensor as a buffer",
             )
-
-
-def _batch_axes(request: Request, inputs: Sequence[tuple[TracedInput, Layout]]) -> frozenset[str]:
-    """The axes over which local losses are averaged."""
-    if request.grad == "sum":
-        return frozenset()
-    if request.batch is not None:
-        return frozenset([request.batch if isinstance(request.batch, str) else request.batch[0]])
-    return frozenset(
-        part.axis
-        for found, layout in inputs
-        if found.role == "input" and not found.closure and layout.global_shape
-        for part in layout.splits(0)
-    )
 
 
 def _dividing_axes(layout: Layout) -> frozenset[str]:
@@ -296,8 +213,6 @@ def _tangent_of(expansion: Expansion, index: int, returned: Mapping[str, int], a
 
 
 def _gradient_of(
-    inputs: Sequence[tuple[TracedInput, Layout]], index: int, whole: Collection[str], axes: frozenset[str]
+    inputs: Sequence[tuple[TracedInput, Layout]], index: int, local: Collection[int], axes: frozenset[str]
 ) -> _Gradient:
-    found, layout = inputs[index]
-    local = found.role == "input" and not found.closure and found.name not in whole
-    return _Gradient(index, axes & _dividing_axes(layout) if local else frozenset())
+    return _Gradient(index, axes & _dividing_axes(inputs[index][1]) if index in local else frozenset())

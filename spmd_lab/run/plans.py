@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -19,13 +19,21 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from spmd_lab.layout import Layout
-    from spmd_lab.run.plan import Plan, Request
+    from spmd_lab.run.placing import Request
+    from spmd_lab.run.plan import Plan
     from spmd_lab.trace import TracedGraph
     from spmd_lab.trace.arguments import Arguments
 
 __all__ = ["Plans"]
 
 _MOST = 32
+
+
+class _Kept(NamedTuple):
+    """A plan, and the constants whose identity is part of its kind: while it is kept, no other object can be them."""
+
+    plan: Plan
+    constants: tuple[object, ...]
 
 
 class Plans:
@@ -45,16 +53,17 @@ class Plans:
     def __init__(self, request: Request, arguments: Arguments) -> None:
         self._request = request
         examples = [leaf.value for leaf in arguments.tensors]
-        self.first = make_plan(request, self._trace(arguments, examples), frozenset(), None)
+        whole = range(len(examples)) if request.global_inputs else ()
+        self.first = make_plan(request, self._trace(arguments, examples), whole, None)
         self._layouts = _argument_layouts(self.first, arguments)
         self._refuse_pending_wholes()
-        self._plans: OrderedDict[tuple[int, ...], Plan] = OrderedDict()
+        self._plans: OrderedDict[tuple[int, ...], _Kept] = OrderedDict()
 
-    def add_example(self, kind: CallKind) -> None:
+    def add_example(self, kind: CallKind, arguments: Arguments) -> None:
         """Let the calls that are of the example's kind find its plan."""
-        ranks = range(self._request.mesh.size)
+        ranks, constants = range(self._request.mesh.size), _constants(arguments)
         kinds = [kind if self._request.global_inputs else kind.local(self._layouts, rank) for rank in ranks]
-        self._plans[tuple(map(digest, kinds))] = self.first
+        self._plans[tuple(map(digest, kinds))] = _Kept(self.first, constants)
 
     def plan(
         self,
@@ -83,22 +92,23 @@ class Plans:
         numbers = exchange_digests(number, device_mesh) if mesh.size > 1 else (number,)
         if numbers in self._plans:
             self._plans.move_to_end(numbers)
-            return self._plans[numbers]
+            return self._plans[numbers].plan
         calls = exchange(call, device_mesh)
         _raise_refusals(calls, self._request.rank)
         assert arguments is not None
         with following():
-            plan = self._made(whole_kind(calls, self._layouts), arguments)
-        self._plans[numbers] = plan
+            plan = self._made(calls, arguments)
+        self._plans[numbers] = _Kept(plan, _constants(arguments))
         if len(self._plans) > _MOST:
             self._plans.popitem(last=False)
         return plan
 
-    def _made(self, kind: CallKind, arguments: Arguments) -> Plan:
+    def _made(self, calls: Sequence[CallKind], arguments: Arguments) -> Plan:
+        kind = whole_kind(calls, self._layouts)
         device = self._request.device_mesh.device_type
         with FakeTensorMode():
             examples = [example_of(each, device) for _, each in kind.tensors]
-        whole = frozenset(name for name, each in kind.tensors if each.is_whole)
+        whole = [position for position, (_, each) in enumerate(calls[0].tensors) if each.is_whole]
         return make_plan(self._request, self._trace(arguments, examples), whole, self.first.expansion)
 
     def _trace(self, arguments: Arguments, examples: Sequence[torch.Tensor]) -> TracedGraph:
@@ -122,6 +132,10 @@ def _argument_layouts(plan: Plan, arguments: Arguments) -> dict[str, Layout]:
     """How each tensor argument lies on the mesh, by its name in a call."""
     passed = [layout for found, layout in plan.inputs if found.role == "input" and not found.closure]
     return {leaf.name: layout for leaf, layout in zip(arguments.tensors, passed, strict=True)}
+
+
+def _constants(arguments: Arguments) -> tuple[object, ...]:
+    return tuple(leaf.value for leaf in arguments.leaves if not isinstance(leaf.value, torch.Tensor))
 
 
 def _raise_refusals(calls: list[Any], rank: int) -> None:

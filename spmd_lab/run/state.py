@@ -49,14 +49,14 @@ def refuse_without_data(module: nn.Module) -> None:
 
 
 def distributed_state(plan: Plan, device_mesh: DeviceMesh) -> dict[int, torch.Tensor]:
-    """What each parameter and buffer becomes, by the ``id`` of the whole one: the first rank's values, cut to shards."""
+    """What each parameter and buffer becomes, by the ``id`` of the whole one: shards of the first rank's values."""
     state: dict[int, torch.Tensor] = {}
     traced = plan.expansion.traced
     for (found, layout), whole in zip(plan.inputs, traced.values, strict=False):
         if found.role not in ("parameter", "buffer"):
             continue
         local = cut(broadcast(whole, device_mesh), layout, plan.rank)
-        held = DTensor.from_local(
+        held: torch.Tensor = DTensor.from_local(
             local, device_mesh, layout.placements, run_check=False, shape=whole.shape, stride=whole.stride()
         )
         if isinstance(whole, nn.Parameter):

@@ -1,0 +1,222 @@
+"""Training on real ranks: parameters after some steps equal those of a single device, and those under DDP."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.tensor import Shard
+
+import spmd_lab as sl
+from tests.run.on_rank import close, mine, states_equal, trained, trained_by_ddp, whole_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STEPS = 5
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, lr=0.1),
+    "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "foreach": partial(torch.optim.SGD, lr=0.1, momentum=0.9, foreach=True),
+    "adam": partial(torch.optim.Adam, lr=0.01, foreach=False),
+    "fused adam": partial(torch.optim.Adam, lr=0.01, fused=True),
+    "adamw foreach": partial(torch.optim.AdamW, lr=0.01, foreach=True),
+}
+
+PLACEMENTS: dict[str, dict[str, object]] = {"replicated": {}, "sharded": {"**": [Shard(0)]}}
+
+
+def stack() -> nn.Module:
+    """Ten times Linear and ReLU."""
+    layers = [layer for _ in range(10) for layer in (nn.Linear(100, 100), nn.ReLU())]
+    return nn.Sequential(*layers).double()
+
+
+def mlp() -> nn.Module:
+    """A perceptron with a sigmoid."""
+    return nn.Sequential(nn.Linear(50, 32), nn.Sigmoid(), nn.Linear(32, 8)).double()
+
+
+def uneven() -> nn.Module:
+    """A perceptron whose matrices no four ranks can divide evenly."""
+    return nn.Sequential(nn.Linear(50, 30), nn.Sigmoid(), nn.Linear(30, 6)).double()
+
+
+def train(make: Callable[[], nn.Module], optimizer: str, placements: str, batch: int, width: int, out: int) -> None:
+    """Some steps of an optimizer."""
+    model = make()
+    batches = [(torch.randn(batch, width).double(), torch.randn(batch, out).double()) for _ in range(STEPS)]
+    local = [(mine(x), mine(y)) for x, y in batches]
+    distributed = sl.distribute(
+        model,
+        sl.Mesh(dp=dist.get_world_size()),
+        example=batches[0][0],
+        batch="dp",
+        params=PLACEMENTS[placements],
+    )
+    single = trained(copy.deepcopy(model), OPTIMIZERS[optimizer], batches, F.mse_loss)
+    ddp = trained_by_ddp(model, OPTIMIZERS[optimizer], local, F.mse_loss)
+    trained(distributed, OPTIMIZERS[optimizer], local, F.mse_loss)
+    states_equal(distributed, single, gradients=True)
+    states_equal(distributed, ddp, gradients=True)
+    before = model.state_dict()
+    moved = [not torch.equal(whole_of(each), before[name]) for name, each in distributed.state_dict().items()]
+    assert all(moved), "nothing was trained"
+
+
+class Parallel(nn.Module):
+    """The sum of two layers of the same input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(10, 10), nn.Linear(10, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.one(x) + self.two(x)
+
+
+class BakedInShape(nn.Module):
+    """Tensors that are expanded to the shape of another, in a list and in a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.randn(5, 10)), nn.Parameter(torch.randn(5))
+
+    def forward(self, x: torch.Tensor, ys: list[torch.Tensor], *, more: dict[str, torch.Tensor]) -> torch.Tensor:
+        x = x.permute(0, 2, 1)
+        total = x + ys[0].expand(x.shape) + more["value"].expand(x.shape)
+        return F.linear(total, self.w, self.b)
+
+
+class CatOfWeight(nn.Module):
+    """A parameter twice; the input is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(2, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat((self.w, self.w), 0)
+
+
+def one_step(make: Callable[[], nn.Module], *shape: int) -> None:
+    """Forward and backward of a module with one batch: outputs and gradients."""
+    model = make().double()
+    x = torch.randn(*shape).double()
+    weight = torch.randn_like(model(x)).double()
+    distributed = sl.distribute(model, sl.Mesh(dp=dist.get_world_size()), example=x, batch="dp")
+    out = distributed(mine(x))
+    close(out, mine(model(x)).detach(), "out")
+    (out * mine(weight)).mean().backward()
+    (model(x) * weight).mean().backward()
+    states_equal(distributed, model, gradients=True)
+
+
+def layer_norm() -> None:
+    one_step(lambda: nn.LayerNorm(5), 4, 5)
+
+
+def sequential() -> None:
+    one_step(lambda: nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 10)), 2, 10)
+
+
+def parallel() -> None:
+    one_step(Parallel, 2, 10)
+
+
+def cat_of_weight() -> None:
+    """What comes out whole is used in the same way everywhere; its gradient is exact."""
+    model = CatOfWeight().double()
+    x = torch.randn(2, 4).double()
+    distributed = sl.distribute(model, sl.Mesh(dp=dist.get_world_size()), example=x)
+    out = distributed(x)
+    close(out, model(x).detach(), "out")
+    weight = torch.arange(16.0).reshape(4, 4).double()
+    (out * weight).mean().backward()
+    (model(x) * weight).mean().backward()
+    states_equal(distributed, model, gradients=True)
+
+
+def baked_in_shape() -> None:
+    """Keyword arguments, lists and dicts; every rank has data of its own."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    model = BakedInShape().double()
+    x, y, z = (torch.randn(2 * size, *shape).double() for shape in ((10, 80), (80, 10), (80, 10)))
+    distributed = sl.distribute(model, sl.Mesh(dp=size), example=(x, [y]), kwargs={"more": {"value": z}}, batch="dp")
+    out = distributed(mine(x), [mine(y)], more={"value": mine(z)})
+    expected = model(x, [y], more={"value": z})
+    close(out, expected.chunk(size)[rank].detach(), "out")
+    weight = torch.randn_like(expected)
+    (out * mine(weight)).mean().backward()
+    (expected * weight).mean().backward()
+    states_equal(distributed, model, gradients=True)
+
+
+def hybrid() -> None:
+    """A module under DDP, followed by a distributed one: the gradient flows through both."""
+    size = dist.get_world_size()
+    first = nn.Sequential(nn.Linear(4, 8), nn.Softmax(-1)).double()
+    second = nn.Sequential(nn.Linear(8, 2), nn.Softmax(-1)).double()
+    x, y = torch.randn(12, 4).double(), torch.randn(12, 2).double()
+    distributed = sl.distribute(
+        second, sl.Mesh(dp=size), example=torch.zeros(12, 8, dtype=torch.float64, requires_grad=True), batch="dp"
+    )
+    wrapped = nn.parallel.DistributedDataParallel(copy.deepcopy(first))
+    F.mse_loss(distributed(wrapped(mine(x))), mine(y)).backward()
+    F.mse_loss(second(first(x)), y).backward()
+    states_equal(distributed, second, gradients=True)
+    for found, expected in zip(wrapped.module.parameters(), first.parameters(), strict=True):
+        close(found.grad, expected.grad, "gradient under DDP")
+
+
+class WithBuffer(nn.Module):
+    """A buffer that requires a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(10, 10).double()
+        self.register_buffer("table", torch.randn(10, 10, dtype=torch.float64, requires_grad=True))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x) + x @ self.table
+
+
+def buffer_with_gradient() -> None:
+    """The optimizer sees two parameters; the buffer stays, and has its gradient."""
+    model = WithBuffer()
+    x = torch.randn(4, 10).double()
+    distributed = sl.distribute(model, sl.Mesh(dp=dist.get_world_size()), example=x, batch="dp")
+    assert [name for name, _ in distributed.named_parameters()] == ["fc.weight", "fc.bias"]
+    stepper = torch.optim.SGD(distributed.parameters(), lr=0.1)
+    distributed(mine(x)).square().mean().backward()
+    stepper.step()
+    model(x).square().mean().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    states_equal(distributed, model, gradients=True)
+    close(whole_of(distributed.table.grad), model.table.grad, "grad(table)")
+
+
+def batch_norm() -> None:
+    """Statistics of the whole batch, running ones written back; train, eval and train again."""
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU()).double()
+    xs = [torch.randn(8, 6).double() for _ in range(3)]
+    distributed = sl.distribute(model, sl.Mesh(dp=dist.get_world_size()), example=xs[0], batch="dp")
+    for x in xs:
+        weight = torch.randn(8, 4).double()
+        for module, data, weights in ((distributed, mine(x), mine(weight)), (model, x, weight)):
+            module.zero_grad()
+            (module(data) * weights).mean().backward()
+        states_equal(distributed, model, gradients=True)
+        with torch.no_grad():
+            close(distributed.eval()(mine(x)), mine(model.eval()(x)), "eval")
+        close(distributed(mine(x)).detach(), mine(model(x)).detach(), "eval with gradients")
+        distributed.train()
+        model.train()
+    assert int(model[1].num_batches_tracked) == 3
+    assert int(distributed.get_submodule("1").num_batches_tracked.to_local()) == 3
