@@ -96,7 +96,8 @@ def step_graph(subgraph: Subgraph, operand_names: tuple[str, ...], rank: int) ->
     graph = fx.Graph()
     nodes: dict[fx.Node, fx.Node] = {}
     for placeholder, name in zip(local.inputs, operand_names, strict=True):
-        nodes[placeholder] = graph.placeholder(re.sub(r"\W", "_", name))
+        made = nodes[placeholder] = graph.placeholder(re.sub(r"\W", "_", name))
+        made.target = made.name  # a tensor that is read twice has two placeholders
     for node in local.body:
         nodes[node] = graph.node_copy(node, nodes.__getitem__)
     outputs = tuple(None if node is None else nodes[node] for node in local.outputs)

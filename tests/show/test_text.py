@@ -97,6 +97,16 @@ def test_a_step_prints_what_it_does(step: sl.Step) -> None:
         assert node.op == "output" or node.name in printed
 
 
+def test_an_operand_that_is_read_twice_is_shown_twice() -> None:
+    expansion = sl.spmd_expand(lambda x: x * x, torch.randn(4, 4), mesh=sl.Mesh(dp=2), batch="dp")
+    step = next(step for step in expansion.steps if step.op == "aten.mul.Tensor")
+    assert [operand.name for operand in step.operands] == ["x", "x"]
+    assert "as rank 0 runs it (x, x_1)" in repr(step)
+    assert step.draw().svg.count(">x<") == 2
+    three = torch.full((2, 4), 3.0)
+    assert torch.equal(step.local_graph(three, three), three * three)
+
+
 def test_an_expansion_ends_with_a_line_that_runs(expansion: sl.Expansion) -> None:
     last = repr(expansion).splitlines()[-1]
     assert last.startswith("next: expansion[")
