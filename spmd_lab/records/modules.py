@@ -65,10 +65,11 @@ def module_records(steps: Iterable[Step], pictures: bool = False) -> tuple[Modul
 
 
 def _without_containers(module: _Module) -> list[_Module]:
-    """The children of a module; one that runs nothing itself (a list of blocks) gives way to its own children."""
+    """The children of a module; a list of blocks, and what only wraps one child, give way to their own children."""
     found: list[_Module] = []
     for child in module.children.values():
-        found.extend([child] if child.steps else _without_containers(child))
+        is_container = not child.steps and (len(child.children) == 1 or all(map(str.isdecimal, child.children)))
+        found.extend(_without_containers(child) if is_container else [child])
     return found
 
 

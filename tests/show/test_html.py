@@ -14,6 +14,7 @@ from torch import nn
 
 import spmd_lab as sl
 from spmd_lab.records import html, html_page, text
+from spmd_lab.records.expansions import expansion_record
 from tests.conftest import chromium
 from tests.show.html_reader import read
 from tests.show.models import expanded
@@ -116,6 +117,27 @@ def test_modules_that_run_the_same_program_share_a_row() -> None:
     title, count = re.search(r"(blocks\.\d – blocks\.\d) × (\d), the same program", shown).groups()
     first, last = (int(number) for number in re.findall(r"\d", title))
     assert last - first + 1 == int(count) >= 4
+
+
+class Wrapped(nn.Module):
+    """Layers that run nothing themselves, in a list that runs nothing itself, within a module that wraps one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [nn.ModuleDict({"first": nn.Linear(16, 16), "second": nn.Linear(16, 16)}) for _ in range(5)]
+        self.body = nn.ModuleDict({"layers": nn.ModuleList(layers)})
+        self.head = nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.body["layers"]:
+            x = layer["second"](layer["first"](x).relu())
+        return self.head(x)
+
+
+def test_layers_that_run_nothing_themselves_share_a_row_too() -> None:
+    (row, *_) = (module for module in expansion_record(expanded(module=Wrapped())).modules if len(module.paths) > 2)
+    assert row.paths[0].rpartition(".")[0] == "body.layers"
+    assert {path.rpartition(".")[2] for path in (child.paths[0] for child in row.children)} <= {"first", "second"}
 
 
 # --- nothing that is shown can act ----------------------------------------------------------------
