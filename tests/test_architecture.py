@@ -145,7 +145,7 @@ def test_the_one_form_of_delegation_is_allowed(docstring: str) -> None:
         ("spmd_lab.expand.steps", "import torch\ntorch.ops._dtensor.shard_dim_alltoall.default"),
         ("spmd_lab.expand.steps", "from torch import fx\nfx.__name__"),
         ("spmd_lab.torch_internals.export", "from torch._functorch import aot_autograd\nimport os"),
-        ("spmd_lab.records.steps", "from spmd_lab.show.record_types import LayoutRecord"),
+        ("spmd_lab.records.steps", "from spmd_lab.show.part_records import LayoutRecord"),
         ("spmd_lab.jupyter.magic", "import IPython\nimport spmd_lab as sl"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
 from spmd_lab.expand.expansion import Expansion
 from spmd_lab.expand.values import Step
@@ -17,8 +17,11 @@ from spmd_lab.records.programs import program_record
 from spmd_lab.records.reports import report_record
 from spmd_lab.records.steps import step_record
 from spmd_lab.records.traces import trace_record
-from spmd_lab.show.record_types import GraphRecord, Record
+from spmd_lab.show.value_records import Record
 from spmd_lab.trace.values import TracedGraph
+
+if TYPE_CHECKING:
+    from spmd_lab.show.part_records import GraphRecord
 
 __all__ = ["Shown", "adapt", "adapt_briefly", "adapt_graph"]
 

@@ -11,7 +11,7 @@ from torch import fx
 
 from spmd_lab.notation import dtype_name
 from spmd_lab.records.layouts import line_record
-from spmd_lab.show.record_types import ArgumentRecord, CodeLine, CodeRecord
+from spmd_lab.show.part_records import ArgumentRecord, CodeLine, CodeRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,7 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from spmd_lab.records.layouts import axes_spans, layout_record, line_record
-from spmd_lab.show.record_types import CollectiveRecord, CollectivesRecord, GroupRecord, GroupsRecord, TallyRecord
+from spmd_lab.show.part_records import CollectiveRecord, GroupRecord, TallyRecord
+from spmd_lab.show.value_records import CollectivesRecord, GroupsRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

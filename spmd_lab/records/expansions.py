@@ -9,7 +9,7 @@ from spmd_lab.records.collectives import groups_record, tally_records
 from spmd_lab.records.layouts import axis_span, mesh_axes
 from spmd_lab.records.modules import module_records
 from spmd_lab.records.steps import step_record
-from spmd_lab.show.record_types import CountsRecord, ExpansionRecord, MarkRecord, ResolvesRecord
+from spmd_lab.show.value_records import CountsRecord, ExpansionRecord, MarkRecord, ResolvesRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

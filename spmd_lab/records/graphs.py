@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmd_lab.records.code import collective_axis, global_comment, is_collective, op_name
 from spmd_lab.records.layouts import layout_record
-from spmd_lab.show.record_types import EdgeRecord, GraphRecord, NodeRecord
+from spmd_lab.show.part_records import EdgeRecord, GraphRecord, NodeRecord
 from spmd_lab.show.sentences import short_op
 from spmd_lab.show.units import bytes_text, counted
 

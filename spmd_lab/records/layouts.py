@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from spmd_lab.notation import dtype_name, format_dim, format_local_sizes, format_pending
-from spmd_lab.show.record_types import AxisRecord, LayoutRecord, LineRecord, Span
+from spmd_lab.show.part_records import AxisRecord, LayoutRecord, LineRecord, Span
 
 if TYPE_CHECKING:
     from spmd_lab.layout import Layout

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from spmd_lab.records.collectives import tally_records
 from spmd_lab.records.layouts import layout_record
 from spmd_lab.records.steps import step_record
-from spmd_lab.show.record_types import ModuleRecord
+from spmd_lab.show.value_records import ModuleRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from spmd_lab.expand.values import Collective, Step
-    from spmd_lab.show.record_types import StepRecord
+    from spmd_lab.show.value_records import StepRecord
 
 __all__ = ["module_records"]
 

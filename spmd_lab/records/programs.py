@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from spmd_lab.records.code import code_record, is_collective
 from spmd_lab.records.layouts import layout_record, mesh_axes
-from spmd_lab.show.record_types import ProgramRecord
+from spmd_lab.show.value_records import ProgramRecord
 
 if TYPE_CHECKING:
     from torch import fx

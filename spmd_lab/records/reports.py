@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spmd_lab.records.layouts import layout_record, line_record, mesh_axes
-from spmd_lab.show.record_types import DivergenceRecord, OutputErrorRecord, ReportRecord
+from spmd_lab.show.value_records import DivergenceRecord, OutputErrorRecord, ReportRecord
 
 if TYPE_CHECKING:
     from spmd_lab.prove import Divergence, OutputError, VerifyReport

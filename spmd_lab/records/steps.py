@@ -8,7 +8,8 @@ from spmd_lab.records.code import code_record, global_comment
 from spmd_lab.records.collectives import collective_record
 from spmd_lab.records.graphs import step_graph_record
 from spmd_lab.records.layouts import axis_span, layout_record, line_record
-from spmd_lab.show.record_types import CodeRecord, MoveRecord, OperandRecord, StepRecord
+from spmd_lab.show.part_records import CodeRecord, MoveRecord, OperandRecord
+from spmd_lab.show.value_records import StepRecord
 
 if TYPE_CHECKING:
     from spmd_lab.expand.values import Move, Operand, Step

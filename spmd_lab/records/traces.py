@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spmd_lab.notation import dtype_name
 from spmd_lab.records.code import code_record, global_comment
-from spmd_lab.show.record_types import TraceRecord
+from spmd_lab.show.value_records import TraceRecord
 
 if TYPE_CHECKING:
     from spmd_lab.trace.values import TracedGraph, TracedOutput

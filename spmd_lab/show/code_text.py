@@ -10,7 +10,7 @@ from spmd_lab.show.columns import elide
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spmd_lab.show.record_types import ArgumentRecord, CodeLine, CodeRecord
+    from spmd_lab.show.part_records import ArgumentRecord, CodeLine, CodeRecord
 
 __all__ = ["code_text", "group_heading", "groups_of", "statements_text"]
 

@@ -13,7 +13,7 @@ from spmd_lab.show.theme import SYMBOLS, column
 from spmd_lab.show.units import count_text, counted
 
 if TYPE_CHECKING:
-    from spmd_lab.show.record_types import ExpansionRecord, ModuleRecord, ResolvesRecord
+    from spmd_lab.show.value_records import ExpansionRecord, ModuleRecord, ResolvesRecord
 
 __all__ = ["expansion_html"]
 

@@ -13,7 +13,7 @@ from spmd_lab.show.units import bytes_text, count_text, counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spmd_lab.show.record_types import (
+    from spmd_lab.show.part_records import (
         ArgumentRecord,
         AxisRecord,
         CodeLine,

@@ -13,7 +13,7 @@ from spmd_lab.show.theme import SYMBOLS
 if TYPE_CHECKING:
     from typing import Any
 
-    from spmd_lab.show.record_types import GraphRecord, NodeRecord
+    from spmd_lab.show.part_records import GraphRecord, NodeRecord
 
 __all__ = ["CHARACTER", "LINE", "Box", "Curve", "GraphLayout", "lay_out"]
 

@@ -12,7 +12,7 @@ from spmd_lab.show.theme import BACKWARD, FORWARD, GREY, SYMBOLS, axis_colour
 
 if TYPE_CHECKING:
     from spmd_lab.show.graph_layout import Box, Curve
-    from spmd_lab.show.record_types import GraphRecord
+    from spmd_lab.show.part_records import GraphRecord
 
 __all__ = ["graph_svg"]
 

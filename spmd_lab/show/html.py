@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 from spmd_lab.show.expansion_html import expansion_html
 from spmd_lab.show.fragments import arguments_html, code_html, collective_rows, group_rows
 from spmd_lab.show.markup import Html, bold, escaped, joined, tag
-from spmd_lab.show.record_types import (
+from spmd_lab.show.report_html import report_html
+from spmd_lab.show.sentences import collectives_sentence, program_sentence, step_sentence, trace_sentence
+from spmd_lab.show.step_html import step_body
+from spmd_lab.show.theme import FRAME
+from spmd_lab.show.value_records import (
     CollectivesRecord,
     ExpansionRecord,
     GroupsRecord,
@@ -17,13 +21,9 @@ from spmd_lab.show.record_types import (
     StepRecord,
     TraceRecord,
 )
-from spmd_lab.show.report_html import report_html
-from spmd_lab.show.sentences import collectives_sentence, program_sentence, step_sentence, trace_sentence
-from spmd_lab.show.step_html import step_body
-from spmd_lab.show.theme import FRAME
 
 if TYPE_CHECKING:
-    from spmd_lab.show.record_types import CodeRecord
+    from spmd_lab.show.part_records import CodeRecord
 
 __all__ = ["html"]
 

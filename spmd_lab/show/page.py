@@ -11,7 +11,7 @@ from spmd_lab.show.sentences import mesh_text
 from spmd_lab.show.theme import FRAME
 
 if TYPE_CHECKING:
-    from spmd_lab.show.record_types import ExpansionRecord, ReportRecord
+    from spmd_lab.show.value_records import ExpansionRecord, ReportRecord
 
 __all__ = ["expansion_page"]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
-    from spmd_lab.show.record_types import GraphRecord
+    from spmd_lab.show.part_records import GraphRecord
 
 __all__ = ["Picture", "picture"]
 
@@ -68,7 +68,7 @@ def picture(record: GraphRecord) -> Picture:
 
     Examples
     --------
-    >>> from spmd_lab.show.record_types import EdgeRecord, GraphRecord, NodeRecord
+    >>> from spmd_lab.show.part_records import EdgeRecord, GraphRecord, NodeRecord
     >>> nodes = (NodeRecord("x", "operand", ("x",)), NodeRecord("relu", "op", ("relu",)))
     >>> picture(GraphRecord("a graph", False, nodes, (EdgeRecord("x", "relu"),)))
     <Picture: a graph>

@@ -11,7 +11,7 @@ from spmd_lab.show.theme import BAD, GOOD, badge
 from spmd_lab.show.units import counted
 
 if TYPE_CHECKING:
-    from spmd_lab.show.record_types import DivergenceRecord, ReportRecord
+    from spmd_lab.show.value_records import DivergenceRecord, ReportRecord
 
 __all__ = ["report_badge", "report_html", "report_outputs"]
 

@@ -7,20 +7,16 @@ from typing import TYPE_CHECKING
 from spmd_lab.show.units import bytes_text, count_text, counted
 
 if TYPE_CHECKING:
-    from spmd_lab.show.record_types import (
-        AxisRecord,
-        CollectiveRecord,
+    from spmd_lab.show.part_records import AxisRecord, CollectiveRecord, MoveRecord, Span, TallyRecord
+    from spmd_lab.show.value_records import (
         CollectivesRecord,
         CountsRecord,
         DivergenceRecord,
         ExpansionRecord,
         ModuleRecord,
-        MoveRecord,
         ProgramRecord,
         ReportRecord,
-        Span,
         StepRecord,
-        TallyRecord,
         TraceRecord,
     )
 

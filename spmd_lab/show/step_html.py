@@ -10,7 +10,8 @@ from spmd_lab.show.markup import Html, bold, code, details, escaped, image, join
 from spmd_lab.show.sentences import own_collectives, short_op
 
 if TYPE_CHECKING:
-    from spmd_lab.show.record_types import OperandRecord, StepRecord
+    from spmd_lab.show.part_records import OperandRecord
+    from spmd_lab.show.value_records import StepRecord
 
 __all__ = ["step_body", "step_details"]
 

@@ -15,7 +15,7 @@ from spmd_lab.show.units import bytes_text, counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spmd_lab.show.record_types import ExpansionRecord, MarkRecord
+    from spmd_lab.show.value_records import ExpansionRecord, MarkRecord
 
 __all__ = ["strip_alt", "strip_svg"]
 

@@ -7,15 +7,6 @@ from typing import TYPE_CHECKING
 
 from spmd_lab.show.code_text import code_text, statements_text
 from spmd_lab.show.columns import align, shorten
-from spmd_lab.show.record_types import (
-    CollectivesRecord,
-    ExpansionRecord,
-    GroupsRecord,
-    ProgramRecord,
-    ReportRecord,
-    StepRecord,
-    TraceRecord,
-)
 from spmd_lab.show.sentences import (
     collective_text,
     collectives_sentence,
@@ -32,9 +23,19 @@ from spmd_lab.show.sentences import (
     trace_sentence,
 )
 from spmd_lab.show.units import bytes_text, count_text, counted
+from spmd_lab.show.value_records import (
+    CollectivesRecord,
+    ExpansionRecord,
+    GroupsRecord,
+    ProgramRecord,
+    ReportRecord,
+    StepRecord,
+    TraceRecord,
+)
 
 if TYPE_CHECKING:
-    from spmd_lab.show.record_types import CodeRecord, DivergenceRecord, LayoutRecord, LineRecord, OperandRecord
+    from spmd_lab.show.part_records import CodeRecord, LayoutRecord, LineRecord, OperandRecord
+    from spmd_lab.show.value_records import DivergenceRecord
 
 __all__ = ["text"]
 

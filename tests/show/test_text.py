@@ -190,7 +190,7 @@ import importlib, spmd_lab.show
 for module in pkgutil.iter_modules(spmd_lab.show.__path__):
     importlib.import_module(f"spmd_lab.show.{module.name}")
 from spmd_lab.show.html import html
-from spmd_lab.show.record_types import CollectivesRecord
+from spmd_lab.show.value_records import CollectivesRecord
 from spmd_lab.show.text import text
 record = CollectivesRecord(0, 0, 0, (), 0)
 print(text(record), html(record))

@@ -1,0 +1,188 @@
+"""The plain records of which others are made: text, whole numbers and tuples, and nothing that computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "ArgumentRecord",
+    "AxisRecord",
+    "CodeLine",
+    "CodeRecord",
+    "CollectiveRecord",
+    "EdgeRecord",
+    "GraphRecord",
+    "GroupRecord",
+    "LayoutRecord",
+    "LineRecord",
+    "MoveRecord",
+    "NodeRecord",
+    "OperandRecord",
+    "Span",
+    "TallyRecord",
+]
+
+
+@dataclass(frozen=True)
+class AxisRecord:
+    """A mesh axis; its position among the axes is its colour."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of text; ``axis`` is the position of the mesh axis that it names, -1 for none."""
+
+    text: str
+    axis: int = -1
+    pending: bool = False
+
+
+@dataclass(frozen=True)
+class LayoutRecord:
+    """A layout in the notation, cut where axes are named; ``local`` says what ranks hold."""
+
+    spans: tuple[Span, ...]
+    local: str
+
+    @property
+    def text(self) -> str:
+        """The notation."""
+        return "".join(span.text for span in self.spans)
+
+
+@dataclass(frozen=True)
+class LineRecord:
+    """A line of the user's code, and the module that ran it."""
+
+    place: str
+    code: str
+    module: str
+
+    @property
+    def text(self) -> str:
+        """``gpt.py:17: code``."""
+        return f"{self.place}: {self.code}"
+
+
+@dataclass(frozen=True)
+class CodeLine:
+    """One statement; ``axis`` is that of a collective, else -1; ``line`` is the user's."""
+
+    statement: str
+    comment: str
+    line: LineRecord | None
+    phase: str
+    axis: int = -1
+
+
+@dataclass(frozen=True)
+class ArgumentRecord:
+    """An argument or a result of printed code; ``name`` stands in the code, ``title`` is the user's name."""
+
+    name: str
+    title: str
+    role: str
+    comment: str
+
+
+@dataclass(frozen=True)
+class CodeRecord:
+    """A graph as Python."""
+
+    function: str
+    namespaces: tuple[str, ...]
+    arguments: tuple[ArgumentRecord, ...]
+    lines: tuple[CodeLine, ...]
+    results: tuple[ArgumentRecord, ...]
+
+
+@dataclass(frozen=True)
+class MoveRecord:
+    """One move of a redistribution; ``payload_bytes`` is 0 where ranks do not communicate."""
+
+    kind: str
+    axis: Span
+    payload_bytes: int
+    communicates: bool
+
+
+@dataclass(frozen=True)
+class OperandRecord:
+    """One operand of a step."""
+
+    name: str
+    have: LayoutRecord
+    need: LayoutRecord
+    moves: tuple[MoveRecord, ...]
+
+
+@dataclass(frozen=True)
+class CollectiveRecord:
+    """One collective."""
+
+    kind: str
+    axes: tuple[Span, ...]
+    reduce_op: str
+    payload_bytes: int
+    sent_bytes: int
+    phase: str
+    step: str
+    operand: str
+    line: LineRecord | None
+    have: LayoutRecord
+    need: LayoutRecord
+
+
+@dataclass(frozen=True)
+class TallyRecord:
+    """How many collectives of one kind over one axis, in one phase ("" for both)."""
+
+    count: int
+    kind: str
+    axes: tuple[Span, ...]
+    phase: str
+    sent_bytes: int
+
+
+@dataclass(frozen=True)
+class GroupRecord:
+    """Collectives that have something in common; ``place`` is ``gpt.py:17`` where that is a line."""
+
+    title: str
+    place: str
+    tallies: tuple[TallyRecord, ...]
+    count: int
+    payload_bytes: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """A node of a picture: ``shape`` says what it is, ``axis`` colours it (-1: grey), ``lines`` label it."""
+
+    key: str
+    shape: str
+    lines: tuple[str, ...]
+    axis: int = -1
+
+
+@dataclass(frozen=True)
+class EdgeRecord:
+    """An edge of a picture; one that is ``far`` is drawn lightly across it, and does not decide where nodes stand."""
+
+    tail: str
+    head: str
+    far: bool = False
+
+
+@dataclass(frozen=True)
+class GraphRecord:
+    """A picture of a graph; ``alt`` says it in words; it runs from left to right, or downward."""
+
+    alt: str
+    downward: bool
+    nodes: tuple[NodeRecord, ...]
+    edges: tuple[EdgeRecord, ...]
