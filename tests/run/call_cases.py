@@ -252,6 +252,7 @@ def loss_inside() -> None:
     distributed = sl.distribute(
         model, everywhere(), example=doubles(7, 6), batch="dp", loss=lambda out: F.mse_loss(out, targets)
     )
+    distributed.program.verify().raise_if_wrong()
     for rows in (7, 7, 5):
         x, targets = doubles(rows, 6), doubles(rows, 4)
         part = sl.Layout.parse("b/dp ...", everywhere(), x.shape, x.dtype).slices(dist.get_rank())
