@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from spmd_lab.errors import ArgumentError
-from spmd_lab.run.calls import dense, dims_by_stride
 from spmd_lab.run.closures import closed_over
 from spmd_lab.run.halves import Halves, split
 from spmd_lab.run.placing import batch_axes, expanded
@@ -31,7 +30,6 @@ class _Tangent:
 
     returned: int | None
     layout: Layout
-    order: tuple[int, ...]
     scales: Mapping[str, float]
 
 
@@ -129,7 +127,7 @@ class Plan:
             device = next(each.device for each in [*received, *saved] if each is not None)
             return torch.zeros(tangent.layout.local_shape(self.rank), dtype=tangent.layout.dtype, device=device)
         scale = math.prod(tangent.scales.values())
-        return dense(given if scale == 1 else given * scale, tangent.order)
+        return given if scale == 1 else given * scale
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -209,7 +207,7 @@ def _tangent_of(expansion: Expansion, index: int, returned: Mapping[str, int], a
     traced, layout = expansion.traced, expansion.input_layouts[index]
     name = traced.inputs[index].name.removeprefix("tangent(").removesuffix(")")
     scales = {axis: 1 / expansion.mesh.axis_size(axis) for axis in axes & _dividing_axes(layout)}
-    return _Tangent(returned.get(name), layout, dims_by_stride(traced.values[index]), scales)
+    return _Tangent(returned.get(name), layout, scales)
 
 
 def _gradient_of(
