@@ -74,13 +74,25 @@ def test_an_exchange_of_shards_divides_another_dim(
     assert all(torch.equal(result, wanted) for result, wanted in zip(results, after, strict=True))
 
 
-@given(counts=st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(st.integers(0, 3), min_size=n, max_size=n), min_size=n, max_size=n)))
+@given(
+    counts=st.integers(1, 4).flatmap(
+        lambda n: st.lists(st.lists(st.integers(0, 3), min_size=n, max_size=n), min_size=n, max_size=n)
+    )
+)
 def test_a_general_exchange_sends_rows_to_the_ranks_that_they_are_for(counts: list[list[int]]) -> None:
     group = len(counts)
-    rows = [[(sender, receiver, row) for receiver in range(group) for row in range(counts[sender][receiver])] for sender in range(group)]
+    rows = [
+        [(sender, receiver, row) for receiver in range(group) for row in range(counts[sender][receiver])]
+        for sender in range(group)
+    ]
     pieces = [torch.tensor(each).reshape(-1, 3) for each in rows]
     requests = [
-        Request("all_to_all", "tp", sent=tuple(counts[rank]), received=tuple(counts[sender][rank] for sender in range(group)))
+        Request(
+            "all_to_all",
+            "tp",
+            sent=tuple(counts[rank]),
+            received=tuple(counts[sender][rank] for sender in range(group)),
+        )
         for rank in range(group)
     ]
     for receiver, result in enumerate(perform(requests[0], pieces, requests)):
@@ -101,7 +113,15 @@ def test_an_average_keeps_the_dtype(dtype: torch.dtype) -> None:
     assert found.tolist() == [1.5, 3.0]
 
 
-@pytest.mark.parametrize(("reduce_op", "wanted"), [("sum", [False, True, True]), ("max", [False, True, True]), ("min", [False, False, True]), ("product", [False, False, True])])
+@pytest.mark.parametrize(
+    ("reduce_op", "wanted"),
+    [
+        ("sum", [False, True, True]),
+        ("max", [False, True, True]),
+        ("min", [False, False, True]),
+        ("product", [False, False, True]),
+    ],
+)
 def test_bools_are_joined_by_or_and_and(reduce_op: str, wanted: list[bool]) -> None:
     pieces = [torch.tensor([False, True, True]), torch.tensor([False, False, True])]
     assert combine(reduce_op, pieces).tolist() == wanted
@@ -135,13 +155,18 @@ def test_a_tensor_without_dims_cannot_be_gathered() -> None:
 
 
 def test_what_is_sent_must_be_what_is_expected() -> None:
-    requests = [Request("all_to_all", "tp", sent=(1, 1), received=(1, 2)), Request("all_to_all", "tp", sent=(1, 1), received=(1, 1))]
+    requests = [
+        Request("all_to_all", "tp", sent=(1, 1), received=(1, 2)),
+        Request("all_to_all", "tp", sent=(1, 1), received=(1, 1)),
+    ]
     with pytest.raises(VerificationError, match="rank 1 of the group has 2 rows and sends"):
         perform(requests[0], [torch.ones(2)] * 2, requests)
 
 
 def test_calls_are_read_by_the_names_of_their_schemas() -> None:
-    tensor, request = request_of(c10d.reduce_scatter_tensor.default, ("x", "sum"), {"group_size": 4, "group_name": "tp"})
+    tensor, request = request_of(
+        c10d.reduce_scatter_tensor.default, ("x", "sum"), {"group_size": 4, "group_name": "tp"}
+    )
     assert (tensor, request) == ("x", Request("reduce_scatter", "tp", "sum", 4))
     assert is_collective(torch.ops._dtensor.shard_dim_alltoall.default)
     assert not is_collective(c10d.wait_tensor.default)

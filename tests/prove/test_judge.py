@@ -17,7 +17,9 @@ def shards_of(whole: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
     return [cut(whole, layout, rank) for rank in range(layout.mesh.size)]
 
 
-def fault_of(whole: torch.Tensor, layout: Layout, held: list[torch.Tensor], ranks: tuple[int, ...] = (0, 1, 2, 3)) -> Fault | None:
+def fault_of(
+    whole: torch.Tensor, layout: Layout, held: list[torch.Tensor], ranks: tuple[int, ...] = (0, 1, 2, 3)
+) -> Fault | None:
     return judge(whole, layout, held, ranks, lambda scale: noise_of(whole, (), scale)).fault
 
 
@@ -79,7 +81,16 @@ def test_another_dtype_is_wrong() -> None:
     assert (fault.rank, fault.reason) == (1, "the dtype differs")
 
 
-@pytest.mark.parametrize(("kind", "pieces", "whole"), [("sum", (1.0, 2.0), 3.0), ("avg", (1.0, 2.0), 1.5), ("max", (1.0, 2.0), 2.0), ("min", (1.0, 2.0), 1.0), ("product", (3.0, 2.0), 6.0)])
+@pytest.mark.parametrize(
+    ("kind", "pieces", "whole"),
+    [
+        ("sum", (1.0, 2.0), 3.0),
+        ("avg", (1.0, 2.0), 1.5),
+        ("max", (1.0, 2.0), 2.0),
+        ("min", (1.0, 2.0), 1.0),
+        ("product", (3.0, 2.0), 6.0),
+    ],
+)
 def test_pending_pieces_are_reduced_by_their_kind(kind: str, pieces: tuple[float, float], whole: float) -> None:
     layout = Layout.parse(f"f32[1]{{{kind}: tp}}", Mesh(tp=2))
     held = [torch.tensor([piece]) for piece in pieces]

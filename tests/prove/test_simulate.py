@@ -34,7 +34,9 @@ class Notes:
         self.operands.append((step, index, [each.tolist() for each in before], [each.tolist() for each in after]))
 
 
-def module(build: Callable[[fx.Graph, fx.Node], Any], constants: dict[str, torch.Tensor] | None = None) -> fx.GraphModule:
+def module(
+    build: Callable[[fx.Graph, fx.Node], Any], constants: dict[str, torch.Tensor] | None = None
+) -> fx.GraphModule:
     """A graph of one input; every operator belongs to a step named after its node."""
     graph = fx.Graph()
     graph.output(build(graph, graph.placeholder("x")))
