@@ -125,9 +125,11 @@ class Follower:
         self._shaker = Shaker(seed)
         self._steps = {step.name: step for step in expansion.steps}
         self._nodes = tuple(traced.graph_module.graph.nodes)
+        self._reads = {node.name: _reads(node) for node in self._nodes}
         self._position = 0
         self._frees = _last_uses(self._nodes)
         self._held: dict[fx.Node, Any] = {}
+        self._moved: dict[tuple[str, str], Whole] = {}
         self._made: dict[fx.Node, _Made] = {}
         self._arrived: dict[str, Sequence[Any]] = {}
         self._expected = {
@@ -161,7 +163,10 @@ class Follower:
         if any(tuple(tensor.shape) != operand.have.local_shape(rank) for rank, tensor in enumerate(before)):
             return  # what it was given is already wrong, and reported
         whole = assemble(operand.have, before, replicas(operand.have)[0])
-        self._judge(step, operand.name, operand.need, whole, after)
+        verdict = self._judge(step, operand.name, operand.need, whole, after)
+        moved = _usable(verdict)
+        if moved is not None:
+            self._moved[step, self._reads[step][index].name] = moved
 
     def finish(self) -> None:
         """Follow what is left of the trace: values that no rank reported."""
@@ -190,9 +195,8 @@ class Follower:
             held = Whole(expected) if isinstance(expected, torch.Tensor) else expected
             layout = self._expansion.layouts.get(node.name)
             if node.name in self._arrived and isinstance(expected, torch.Tensor) and layout is not None:
-                found = self._judge_made(node, layout, expected, samples)
-                trusted = found.whole is not None and (found.fault is None or is_inexact(expected.dtype))
-                held = found.whole if trusted else held
+                verdict = self._judge_made(node, layout, expected, samples)
+                held = _usable(verdict) or held
             self._held[node] = held
 
     def _make(self, node: fx.Node) -> tuple[Any, Any]:
@@ -200,7 +204,7 @@ class Follower:
         if node.target is operator.getitem and isinstance(node.args[0], fx.Node) and node.args[0] in self._made:
             made, index = self._made[node.args[0]], node.args[1]
             return made.value[index], lambda: [sample[index] for sample in made.samples]
-        operands = {read: self._held[read] for read in node.all_input_nodes}
+        operands = {read: self._moved.pop((node.name, read.name), self._held[read]) for read in node.all_input_nodes}
         made = _Made(node, operands, self._shaker)
         if isinstance(made.value, (tuple, list)):
             self._made[node] = made
@@ -224,14 +228,16 @@ class Follower:
         node, layout = self._returned[name]
         self._judge(name, name, layout, self._held[node], tensors)
 
-    def _judge(self, step: str, value: str, layout: Layout, whole: Whole, tensors: Sequence[Any]) -> None:
+    def _judge(self, step: str, value: str, layout: Layout, whole: Whole, tensors: Sequence[Any]) -> Verdict:
         """Judge what is only moved about, or reduced."""
 
         def noise(scale: torch.Tensor | None) -> torch.Tensor:
             scales = [each for each in (whole.scale, scale) if each is not None]
             return noise_of(whole.value, (), torch.stack(scales).sum(0) if scales else None)
 
-        self._record(step, value, layout, judge(whole.value, layout, tensors, self._ranks, noise))
+        verdict = judge(whole.value, layout, tensors, self._ranks, noise)
+        self._record(step, value, layout, verdict)
+        return verdict
 
     def _record(self, step: str, value: str, layout: Layout, verdict: Verdict) -> None:
         self.judged += 1
@@ -242,6 +248,19 @@ class Follower:
         found = Largest(value, verdict.max_scaled_error, allowed)
         if self.largest is None or found.share > self.largest.share:
             self.largest = found
+
+
+def _usable(verdict: Verdict) -> Whole | None:
+    """What the ranks hold, if operators can run on it: wrong integers may be no indices."""
+    whole = verdict.whole
+    return whole if whole is not None and (verdict.fault is None or is_inexact(whole.value.dtype)) else None
+
+
+def _reads(node: fx.Node) -> list[fx.Node]:
+    """The values that a node reads, in order, one as often as it stands there: the operands of its step."""
+    found: list[fx.Node] = []
+    fx.map_arg((node.args, node.kwargs), found.append)
+    return found
 
 
 def _last_uses(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:

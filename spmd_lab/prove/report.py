@@ -145,7 +145,7 @@ class VerifyReport:
                 f"output {wrong[0].name} differs from eager PyTorch: scaled error {wrong[0].max_scaled_error:.1e}, "
                 f"{wrong[0].tolerance:.1e} is allowed",
                 layouts={each.name: each.layout for each in wrong if each.layout is not None},
-                hint="the trace itself differs from eager PyTorch: does it depend on data, or draw numbers?",
+                hint="every step is right: does the program draw numbers, or does rounding decide what it returns?",
             )
         layouts: dict[str, object] = {}
         if first.step is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 import torch
@@ -197,6 +197,21 @@ def weighted_in(dtype: torch.dtype) -> object:
     return loss
 
 
+def test_a_step_is_judged_on_what_the_reduction_before_it_gave() -> None:
+    """Four products sum to -0.5 in the order of the ranks, and to 0.5 exactly: the step after is not to blame."""
+    x, w = torch.tensor([[1e8, 1.0, -1e8, -0.5]]), torch.ones(4, 1)
+    program = expanded(
+        lambda x, w: (x @ w) > 0,
+        x,
+        w,
+        mesh=sl.Mesh(tp=4),
+        batch=None,
+        backward=False,
+        inputs={"x": "1 4/tp", "w": "4/tp 1"},
+    )
+    assert program.verify().divergences == ()
+
+
 @pytest.mark.parametrize("rows", [1, 3, 5, 10])
 def test_uneven_and_empty_shards_are_proved(rows: int) -> None:
     program = expanded(Perceptron(3), torch.randn(rows, 3), mesh=sl.Mesh(dp=4), loss=weighted)
@@ -327,3 +342,17 @@ def test_a_wrong_program_raises_and_names_step_line_rank_index_values_and_layout
         "try: look at expansion['resolve:grad(up.bias)']",
     ):
         assert part in text
+
+
+def test_an_output_that_differs_although_every_step_is_right_is_named() -> None:
+    right = perceptron().verify()
+    first, *others = right.outputs
+    off = replace(first, max_scaled_error=1e-3, ok=False)
+    report = replace(right, ok=False, outputs=(off, *others))
+    with pytest.raises(VerificationError) as caught:
+        report.raise_if_wrong()
+    assert (
+        caught.value.what == f"output {first.name} differs from eager PyTorch: scaled error 1.0e-03, 3.8e-06 is allowed"
+    )
+    assert caught.value.layouts == {first.name: first.layout}
+    assert "does rounding decide what it returns?" in str(caught.value.hint)
