@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from spmd_lab.expand import colwise, expand, rowwise
 from spmd_lab.rebuild import rebuild

@@ -14,7 +14,7 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import register_sharding
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 if TYPE_CHECKING:
