@@ -35,7 +35,7 @@ def spmd_expand(
     mesh : Mesh
         The mesh.
     **placing
-        ``params``, ``inputs``, ``batch``, ``outputs`` and ``pending``, as in `expand`.
+        ``params``, ``inputs``, ``batch``, ``outputs``, ``pending`` and ``unsupported``, as in `expand`.
 
     Returns
     -------

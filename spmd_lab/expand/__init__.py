@@ -9,7 +9,7 @@ from spmd_lab.errors import ArgumentError
 from spmd_lab.expand.arguments import batch_inputs, input_layouts, requested_outputs
 from spmd_lab.expand.expansion import Expansion
 from spmd_lab.expand.patterns import Style, colwise, rowwise
-from spmd_lab.expand.propagate import propagate
+from spmd_lab.expand.propagate import Unsupported, propagate
 from spmd_lab.expand.resolve import OutputPolicy, resolve_outputs, tangent_layout
 from spmd_lab.expand.values import Collective, Move, Operand, Redistribution, Step
 
@@ -42,6 +42,7 @@ def expand(
     batch: str | Sequence[str] | None = None,
     outputs: Mapping[str, object] | None = None,
     pending: Literal["resolve", "keep"] = "resolve",
+    unsupported: Unsupported = "replicate",
 ) -> Expansion:
     """Expand a traced program over a mesh: one step per operator, with the collectives that it needs.
 
@@ -66,6 +67,9 @@ def expand(
     pending : str
         "resolve" carries out the reduction of outputs that come out pending, a parameter's gradient to the layout of
         the parameter, others to Replicate on the pending axes; "keep" leaves them.
+    unsupported : str
+        An operator without a sharding rule, or with one that is wrong for these layouts: "replicate" gathers what it
+        reads, runs it whole, and says so in `Step.fallback`; "error" refuses, and names all of them at once.
 
     Returns
     -------
@@ -88,6 +92,12 @@ def expand(
         raise ArgumentError(
             f"pending={pending!r} is unknown", argument=f"pending={pending!r}", hint='"resolve" or "keep"'
         )
+    if unsupported not in ("replicate", "error"):
+        raise ArgumentError(
+            f"unsupported={unsupported!r} is unknown",
+            argument=f"unsupported={unsupported!r}",
+            hint='"replicate" or "error"',
+        )
     given = input_layouts(traced, mesh, params or {}, inputs or {}, batch)
     state = {found.name for found in traced.inputs if found.role in ("parameter", "buffer")}
     policy = OutputPolicy(
@@ -96,7 +106,7 @@ def expand(
         {name: layout for name, layout in given.items() if name in state},
     )
     late = partial(tangent_layout, traced, policy)
-    propagated = propagate(traced, mesh, given, late)
+    propagated = propagate(traced, mesh, given, late, unsupported)
     nodes = {node.name: node for node in traced.graph_module.graph.nodes if node.op == "placeholder"}
     for found in traced.inputs:
         if found.node not in propagated.layouts:

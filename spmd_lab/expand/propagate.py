@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import fx
 
-from spmd_lab.errors import ExpansionError, SpmdLabError, UnsupportedOperatorError
+from spmd_lab.errors import ExpansionError, UnsupportedOperatorError
 from spmd_lab.expand.steps import make_step
 from spmd_lab.expand.subgraph import Subgraph
 from spmd_lab.layout import replicated
-from spmd_lab.rules import OpCall, TensorArg, plan_call, plan_whole
+from spmd_lab.rules import OpCall, TensorArg, plan_call
 from spmd_lab.torch_internals.operators import is_operator
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from spmd_lab.mesh import Mesh
     from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["Propagated", "forget_subgraphs", "propagate"]
+__all__ = ["Propagated", "Unsupported", "forget_subgraphs", "propagate"]
+
+Unsupported = Literal["replicate", "error"]
 
 _KEPT = 4096
 _subgraphs: OrderedDict[Hashable, Subgraph] = OrderedDict()
@@ -39,7 +41,11 @@ class Propagated(NamedTuple):
 
 
 def propagate(
-    traced: TracedGraph, mesh: Mesh, layouts: dict[str, Layout], late: Callable[[fx.Node, dict[str, Layout]], Layout]
+    traced: TracedGraph,
+    mesh: Mesh,
+    layouts: dict[str, Layout],
+    late: Callable[[fx.Node, dict[str, Layout]], Layout],
+    unsupported: Unsupported = "replicate",
 ) -> Propagated:
     """Expand every operator of the traced program.
 
@@ -53,6 +59,8 @@ def propagate(
         The layouts of the inputs by name; a tangent is missing in it, since it follows from its output.
     late : callable
         Gives the layout of such a placeholder when an operator first reads it, from the layouts known by then.
+    unsupported : str
+        "replicate" keeps the fallbacks of operators without a rule, "error" refuses them.
 
     Returns
     -------
@@ -62,7 +70,7 @@ def propagate(
     Raises
     ------
     UnsupportedOperatorError
-        If operators have no rule: all of them are named, each once, with the lines that call them.
+        If fallbacks are refused: all of them are named, each once, with the lines that call them.
     """
     walk = _Walk(traced, mesh, late)
     names = {found.node: found.name for found in traced.inputs}
@@ -73,7 +81,8 @@ def propagate(
             walk.layouts[node.name] = walk.whole(node.meta["val"])
         elif node.op == "call_function":
             walk.visit(node)
-    walk.refuse_gaps()
+    if unsupported == "error":
+        walk.refuse_gaps()
     return Propagated(walk.steps, walk.layouts, walk.subgraphs)
 
 
@@ -94,7 +103,6 @@ class _Walk:
         self.steps: list[Step] = []
         self.flat_outputs: dict[str, tuple[Layout | None, ...]] = {}
         self.subgraphs: dict[str, Subgraph] = {}
-        self.gaps: dict[str, UnsupportedOperatorError] = {}
 
     def whole(self, value: torch.Tensor) -> Layout:
         return replicated(value.shape, value.dtype, self.mesh)
@@ -115,7 +123,7 @@ class _Walk:
             self.flat_outputs[node.name] = outputs
         elif outputs and outputs[0] is not None:
             self.layouts[node.name] = outputs[0]
-        names = tuple(self.shown.get(each.name, each.name) for each in read)
+        names = tuple(self.shown_name(each) for each in read)
         self.steps.append(
             make_step(node.name, str(node.target), self.traced.source(node), self.traced.phase(node), names, subgraph)
         )
@@ -125,19 +133,18 @@ class _Walk:
         call, read, key = self.call_of(node)
         found = _subgraphs.get(key)
         if found is None:
-            found = self.build(node, call, read)
-            if node.name not in self.gaps:
-                _subgraphs[key] = found
-                if len(_subgraphs) > _KEPT:
-                    _subgraphs.popitem(last=False)
+            found = _subgraphs[key] = self.build(node, call, read)
+            if len(_subgraphs) > _KEPT:
+                _subgraphs.popitem(last=False)
         return found, read
 
     def build(self, node: fx.Node, call: OpCall, read: tuple[fx.Node, ...]) -> Subgraph:
         try:
             plan = plan_call(call)
-        except UnsupportedOperatorError as error:
-            self.gaps[node.name] = self.located(node, error, call, read)
-            plan = plan_whole(call, error.what)
+        except ExpansionError as error:
+            layouts = {self.shown_name(each): tensor.layout for each, tensor in zip(read, call.tensors, strict=True)}
+            source = self.traced.source(node)
+            raise type(error)(error.what, node=node.name, source=source, layouts=layouts, hint=error.hint) from error
         same_as = tuple(read.index(each) for each in read)
         return Subgraph(self.mesh, call.has, same_as, plan, gives_tuple=call.gives_several)
 
@@ -175,27 +182,31 @@ class _Walk:
             self.layouts[node.name] = self.late(node, self.layouts)
         return self.layouts[node.name]
 
-    def located(
-        self, node: fx.Node, error: SpmdLabError, call: OpCall, read: tuple[fx.Node, ...]
-    ) -> UnsupportedOperatorError:
-        layouts = {
-            self.shown.get(each.name, each.name): tensor.layout for each, tensor in zip(read, call.tensors, strict=True)
-        }
-        return UnsupportedOperatorError(
-            error.what, node=node.name, source=self.traced.source(node), layouts=layouts, hint=error.hint
-        )
+    def shown_name(self, node: fx.Node) -> str:
+        """The user's name of an input, else the node's own."""
+        return self.shown.get(node.name, node.name)
 
     def error(self, node: fx.Node, what: str, kind: type[ExpansionError] = ExpansionError) -> ExpansionError:
         return kind(what, node=node.name, source=self.traced.source(node))
 
     def refuse_gaps(self) -> None:
-        """Raise what has no rule: one gap as it is, several in one list."""
-        gaps = list({gap.what + str(gap.source): gap for gap in self.gaps.values()}.values())
+        """Raise what is only possible by gathering: one gap as it is, several in one list."""
+        gaps = list({(step.fallback, step.source): _gap(step) for step in self.steps if step.fallback}.values())
         if len(gaps) == 1:
             raise gaps[0]
         if gaps:
             listed = "\n".join(str(gap) for gap in gaps)
             raise UnsupportedOperatorError(f"{len(gaps)} calls cannot be expanded:\n{listed}")
+
+
+def _gap(step: Step) -> UnsupportedOperatorError:
+    return UnsupportedOperatorError(
+        step.fallback or "",
+        node=step.name,
+        source=step.source,
+        layouts={operand.name: operand.have for operand in step.operands},
+        hint='unsupported="replicate" gathers what it reads; or replicate that yourself',
+    )
 
 
 def _result_key(value: object) -> Hashable:

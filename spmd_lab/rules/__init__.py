@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spmd_lab.errors import ExpansionError
 from spmd_lab.rules import attention, embedding, identity, losses, mean_losses
+from spmd_lab.rules.checking import misfit
 from spmd_lab.rules.factories import plan_factory
 from spmd_lab.rules.plan import OpCall, Plan, TensorArg
-from spmd_lab.rules.stock import plan_by_stock_rule, plan_whole
+from spmd_lab.rules.stock import plan_by_stock_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OpCall", "Plan", "TensorArg", "plan_call", "plan_whole"]
+__all__ = ["OpCall", "Plan", "TensorArg", "plan_call"]
 
 _FAMILIES = (attention, embedding, identity, losses, mean_losses)
 _RULES: dict[object, Callable[[OpCall], Plan]] = {op: rule for family in _FAMILIES for op, rule in family.RULES.items()}
@@ -24,11 +26,24 @@ _RULES: dict[object, Callable[[OpCall], Plan]] = {op: rule for family in _FAMILI
 def plan_call(call: OpCall) -> Plan:
     """Plan one call of an operator.
 
+    Where there is no rule for it, or none that can be trusted, everything is gathered and the plan says why.
+
     Raises
     ------
-    UnsupportedOperatorError
-        If there is no rule for it.
+    ExpansionError
+        If a rule says one thing of the shards, and its local program does another.
     """
     if not call.tensors:
         return plan_factory(call)
-    return _RULES.get(call.op, plan_by_stock_rule)(call)
+    rule = _RULES.get(call.op)
+    if rule is None:
+        return plan_by_stock_rule(call)
+    plan = rule(call)
+    problem = misfit(call, plan)
+    if problem is not None:
+        raise ExpansionError(
+            f"the rule {rule.__module__}.{rule.__name__} for {call.title} is wrong: {problem}",
+            layouts={f"tensor {tensor.index}": tensor.layout for tensor in call.tensors},
+            hint="other layouts for what it reads; this is a mistake of the rule, not of your program",
+        )
+    return plan

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed.tensor import Replicate, Shard
 
-from spmd_lab.errors import UnsupportedOperatorError
+from spmd_lab.rules.stock import plan_whole
 from spmd_lab.rules.strategies import Way, choose_ways
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ aten = torch.ops.aten
 def plan_attention(call: OpCall) -> Plan:
     """Plan the forward, or the backward: every tensor but the mask has batch at dim 0 and heads at dim 1."""
     if call.argument("dropout_p") != 0.0:
-        raise UnsupportedOperatorError(
-            f"{call.title} draws its dropout mask inside the kernel", hint="dropout_p=0.0, or model.eval()"
-        )
+        return plan_whole(call, f"{call.title} draws its dropout mask inside the kernel")
     query, key = (call.argument(name).layout.global_shape for name in ("query", "key"))
     dims = [0] + ([1] if query[1] == key[1] else [])
     return choose_ways(call, [_way(call, dim) for dim in dims])

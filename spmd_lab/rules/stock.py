@@ -10,6 +10,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 
 from spmd_lab.errors import LayoutError, UnsupportedOperatorError
 from spmd_lab.layout import Layout, replicated
+from spmd_lab.rules.checking import misfit
 from spmd_lab.rules.plan import Plan, TensorArg
 from spmd_lab.rules.strategies import pick, run_operator
 from spmd_lab.torch_internals.operators import is_random
@@ -33,7 +34,7 @@ def plan_by_stock_rule(call: OpCall) -> Plan:
     Raises
     ------
     UnsupportedOperatorError
-        If torch has no rule for the operator, or the operator draws random numbers.
+        If the operator draws random numbers.
     """
     if is_random(call.op):
         raise UnsupportedOperatorError(
@@ -41,31 +42,44 @@ def plan_by_stock_rule(call: OpCall) -> Plan:
             hint="model.eval(), dropout=0.0, or draw the numbers outside and pass them in",
         )
     if any(isinstance(value, TensorArg) for value in call.kwargs.values()):
-        return plan_whole(call, "torch's rules do not see tensors passed by keyword")
-    refusal: Exception | None = None
+        return plan_whole(call, f"torch's rules do not see the tensors that {call.title} takes by keyword")
+    objection: str | None = None
     for asked in _ever_more_whole(call):
         try:
-            answer = _ask(asked, rank=0)
-            needs = tuple(
-                tensor.layout.with_placements(placements)
-                for tensor, placements in zip(call.tensors, answer.needs, strict=True)
-            )
-            outputs = _outputs(call, answer)
-            break
+            plan = _plan_as_answered(call, asked)
         except (NoStockRuleError, LayoutError) as error:
-            refusal = refusal or error
-    else:
-        raise _unsupported(call, refusal)
-    doubt = _doubt(needs, outputs)
-    if doubt is not None:
-        return plan_whole(call, doubt)
+            objection = objection or f"no sharding rule for {call.title}: {_first_line(error)}"
+            continue
+        doubt = _doubt(plan) or misfit(call, plan)
+        if doubt is None:
+            return replace(plan, fallback=objection if _gathers(call, asked) else None)
+        objection = objection or f"torch's rule for {call.title} is wrong here: {doubt}"
+    return plan_whole(call, objection or f"no sharding rule for {call.title}")
+
+
+def _plan_as_answered(call: OpCall, asked: OpCall) -> Plan:
+    """The plan for a call, from torch's answer for the same call on layouts that are more whole."""
+    answer = _ask(asked, rank=0)
+    needs = tuple(
+        tensor.layout.with_placements(placements) for tensor, placements in zip(call.tensors, answer.needs, strict=True)
+    )
+    outputs = _outputs(call, answer)
     return Plan(needs, outputs, _run_answer(asked, answer, needs, outputs))
 
 
+def _gathers(call: OpCall, asked: OpCall) -> bool:
+    """Whether shards were made whole to ask, not pending sums alone."""
+    return any(
+        was != now and not isinstance(was, Partial)
+        for tensor, other in zip(call.tensors, asked.tensors, strict=True)
+        for was, now in zip(tensor.layout.placements, other.layout.placements, strict=True)
+    )
+
+
 def plan_whole(call: OpCall, why: str) -> Plan:
-    """Plan a call by gathering every tensor, and mark it as a fallback."""
+    """Plan a call by gathering every tensor, and mark it as a fallback where there is anything to gather."""
     needs = tuple(replicated(layout.global_shape, layout.dtype, call.mesh) for layout in call.has)
-    return Plan(needs, call.whole_outputs, run_operator(call), fallback=why)
+    return Plan(needs, call.whole_outputs, run_operator(call), fallback=None if needs == call.has else why)
 
 
 def _ever_more_whole(call: OpCall) -> Iterator[OpCall]:
@@ -115,15 +129,7 @@ def _ask(call: OpCall, rank: int) -> StockAnswer:
     return ask_stock_rule(call.op, _slots(call.args), _slots(call.kwargs), call.result, call.mesh.shape, rank)
 
 
-def _unsupported(call: OpCall, refusal: Exception | None) -> UnsupportedOperatorError:
-    return UnsupportedOperatorError(
-        f"no sharding rule for {call.title}",
-        layouts={f"tensor {tensor.index}": tensor.layout for tensor in call.tensors},
-        hint=f"replicate what it reads; torch says: {_first_line(refusal)}",
-    )
-
-
-def _first_line(error: Exception | None) -> str:
+def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "")[:200]
 
 
@@ -153,19 +159,19 @@ def _outputs(call: OpCall, answer: StockAnswer) -> tuple[Layout | None, ...]:
     return call.output_layouts(placements[: len(call.results)])
 
 
-def _doubt(needs: tuple[Layout, ...], outputs: tuple[Layout | None, ...]) -> str | None:
-    """Why these placements cannot be trusted; None if they can."""
-    uneven = frozenset[str]().union(*(layout.uneven_axes for layout in needs))
-    for layout in filter(None, outputs):
+def _doubt(plan: Plan) -> str | None:
+    """Why the placements of a plan cannot be trusted; None if they can."""
+    uneven = frozenset[str]().union(*(layout.uneven_axes for layout in plan.needs))
+    for layout in filter(None, plan.outputs):
         for axis, placement in zip(layout.mesh.axes, layout.placements, strict=True):
             if isinstance(placement, Partial) and not is_plain_partial(placement):
-                return f"a {type(placement).__name__.strip('_')} of torch keeps state that does not travel"
+                return f"a {type(placement).__name__.strip('_')} keeps state that does not travel"
             if isinstance(placement, Partial) and placement.reduce_op == "avg" and axis in uneven:
                 return f"a mean over shards of different sizes along {axis} is not the mean of their means"
     if not all(
-        isinstance(each, (Replicate, Shard, StridedShard, Partial)) for need in needs for each in need.placements
+        isinstance(each, (Replicate, Shard, StridedShard, Partial)) for need in plan.needs for each in need.placements
     ):
-        return "a placement of torch that is not in the notation"
+        return "it needs a placement that is not in the notation"
     return None
 
 

@@ -38,6 +38,7 @@ def distribute(
     batch: str | Sequence[str] | None = None,
     outputs: Mapping[str, object] | None = None,
     pending: Literal["resolve", "keep"] = "resolve",
+    unsupported: Literal["replicate", "error"] = "error",
     loss: Callable[[Any], torch.Tensor] | None = None,
     global_inputs: bool = False,
     grad: Literal["mean", "sum"] = "mean",
@@ -61,7 +62,7 @@ def distribute(
         Example arguments, with whole tensors; a tuple stands for several. They may be fake.
     kwargs : mapping, optional
         Example keyword arguments.
-    params, inputs, batch, outputs, pending
+    params, inputs, batch, outputs, pending, unsupported
         As in `expand`.
     loss : callable, optional
         As in `trace`. The module then returns the loss, which is that of all ranks together, and what it returned
@@ -94,7 +95,7 @@ def distribute(
     >>> optimizer.step()
     >>> torch.distributed.destroy_process_group()
     """
-    _refuse_unknown(module, pending, grad)
+    _refuse_unknown(module, pending, unsupported, grad)
     if not dist.is_available() or not dist.is_initialized():
         raise MeshError(
             "there is no process group to run on",
@@ -114,6 +115,7 @@ def distribute(
         batch=batch,
         outputs=outputs or {},
         pending=pending,
+        unsupported=unsupported,
         global_inputs=global_inputs,
         grad=grad,
     )
@@ -121,7 +123,7 @@ def distribute(
     return DistributedModule(request, arguments)
 
 
-def _refuse_unknown(module: object, pending: str, grad: str) -> None:
+def _refuse_unknown(module: object, pending: str, unsupported: str, grad: str) -> None:
     if isinstance(module, DistributedModule):
         raise ArgumentError(
             "the module is distributed already", argument="module", hint="distribute the module that it was made of"
@@ -139,12 +141,13 @@ def _refuse_unknown(module: object, pending: str, grad: str) -> None:
                 argument="module",
                 hint="distribute what is inside it, or call the two one after the other",
             )
-    if pending not in ("resolve", "keep"):
-        raise ArgumentError(
-            f"pending={pending!r} is unknown", argument=f"pending={pending!r}", hint='"resolve" or "keep"'
-        )
-    if grad not in ("mean", "sum"):
-        raise ArgumentError(f"grad={grad!r} is unknown", argument=f"grad={grad!r}", hint='"mean" or "sum"')
+    known = {"pending": ("resolve", "keep"), "unsupported": ("replicate", "error"), "grad": ("mean", "sum")}
+    for name, value in {"pending": pending, "unsupported": unsupported, "grad": grad}.items():
+        if value not in known[name]:
+            first, second = known[name]
+            raise ArgumentError(
+                f"{name}={value!r} is unknown", argument=f"{name}={value!r}", hint=f'"{first}" or "{second}"'
+            )
     refuse_without_data(module)
 
 
@@ -171,7 +174,13 @@ def _refuse_differences(request: Request, arguments: Arguments) -> None:
         "parameters and buffers": [(name, tuple(each.shape), each.dtype, each.requires_grad) for name, each in tensors],
         "example": kind_of(arguments, (), is_whole=True).tensors,
         "placements": repr((request.params, request.inputs, request.batch, request.outputs)),
-        "options": (request.pending, request.grad, request.global_inputs, request.loss is not None),
+        "options": (
+            request.pending,
+            request.unsupported,
+            request.grad,
+            request.global_inputs,
+            request.loss is not None,
+        ),
     }
     for rank, other in enumerate(exchange(said, request.device_mesh)):
         for what, here in said.items():

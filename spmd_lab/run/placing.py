@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import fx
@@ -41,6 +42,7 @@ class Request:
     batch: str | Sequence[str] | None
     outputs: Mapping[str, object]
     pending: Literal["resolve", "keep"]
+    unsupported: Literal["replicate", "error"]
     global_inputs: bool
     grad: Literal["mean", "sum"]
 
@@ -67,11 +69,13 @@ def expanded(request: Request, traced: TracedGraph, first: Expansion | None) -> 
     _refuse_pending_state(traced, given)
     _refuse_placed(request, traced)
     outputs = {**request.outputs, **_following(traced, given)}
-    found = expand(traced, request.mesh, params, inputs, batch, outputs, request.pending)
+    over = partial(expand, traced, request.mesh, params, inputs, batch)
+    how = (request.pending, request.unsupported)
+    found = over(outputs, *how)
     rows = _rows(found, batch_axes(request, found))
     if all(name in outputs for name in rows):
         return found
-    return expand(traced, request.mesh, params, inputs, batch, {**rows, **outputs}, request.pending)
+    return over({**rows, **outputs}, *how)
 
 
 def batch_axes(request: Request, expansion: Expansion) -> frozenset[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._decompositions import DecompShardingStrategy
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._op_schema import OpSchema
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -22,9 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["NoStockRuleError", "StockAnswer", "TensorSlot", "ask_stock_rule"]
 
+_MOST_NESTED = 20_000
+
 
 class NoStockRuleError(Exception):
     """Torch has no rule for an operator, or its rule fails on these layouts."""
+
+
+class _EndlessError(Exception):
+    """Torch asks about ever more operators of a decomposition."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +161,27 @@ class _Propagator(ShardingPropagator):
 
     def __init__(self, result: object) -> None:
         self.__dict__ = DTensor._op_dispatcher.sharding_propagator.__dict__ | {"_result": _tensor_meta(result)}
+        self.decomp_strategy = DecompShardingStrategy(_NestedPropagator())
 
     def _propagate_tensor_meta_non_cached(self, op_schema: OpSchema) -> Any:
         return self._result
+
+
+class _NestedPropagator(ShardingPropagator):
+    """Asked about the operators of a decomposition, which may be composite themselves: it stops what does not end."""
+
+    _asked: int
+
+    def __init__(self) -> None:
+        self.__dict__ = DTensor._op_dispatcher.sharding_propagator.__dict__ | {"_asked": 0}
+        self.__dict__["propagate_op_sharding"] = self.propagate_op_sharding_non_cached
+        self.decomp_strategy = DecompShardingStrategy(self)
+
+    def propagate_op_sharding_non_cached(self, op_schema: OpSchema) -> Any:
+        self._asked += 1
+        if self._asked > _MOST_NESTED:
+            raise _EndlessError(f"its propagation asks about more than {_MOST_NESTED:,} operators and does not end")
+        return super().propagate_op_sharding_non_cached(op_schema)
 
 
 def _tensor_meta(result: object) -> object:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard
-from torch.nn import functional as F
 
 import spmd_lab as sl
 from spmd_lab.errors import ArgumentError, LayoutError, MeshError, NotationError, PatternError, UnsupportedOperatorError
@@ -142,6 +141,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[sl.SpmdLabError], str]] = {
         ArgumentError,
         "pending='drop' is unknown\n  argument: pending='drop'\n  try: \"resolve\" or \"keep\"",
     ),
+    "an unknown way with operators without a rule": (
+        {"unsupported": "ignore"},
+        ArgumentError,
+        "unsupported='ignore' is unknown\n  argument: unsupported='ignore'\n  try: \"replicate\" or \"error\"",
+    ),
 }
 
 
@@ -154,50 +158,66 @@ def test_a_mistake_is_named_with_its_argument_and_a_way_out(name: str) -> None:
     assert str(caught.value) == text
 
 
+@torch.library.custom_op("spmd_lab_tests::mystery", mutates_args=())
+def mystery(x: torch.Tensor) -> torch.Tensor:
+    """An operator that nobody has a rule for."""
+    return x.flip(0)
+
+
+@mystery.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
 def no_rule(x: torch.Tensor) -> torch.Tensor:
-    return torch.cdist(x, x)
-
-
-def drops(x: torch.Tensor) -> torch.Tensor:
-    return F.dropout(x) * 2
+    return mystery(x)
 
 
 def several_gaps(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return torch.cdist(x, x), torch.cdist(x, x + 1), torch.rand_like(x)
+    one = mystery(x)
+    other = mystery(x * 2)
+    return one, other, x.cos()
 
 
 def refusal(fn: Any) -> str:
     with pytest.raises(UnsupportedOperatorError) as caught:
-        sl.spmd_expand(fn, torch.ones(4, 3), mesh=sl.Mesh(dp=2), batch="dp")
+        sl.spmd_expand(fn, torch.ones(4, 3), mesh=sl.Mesh(dp=2), batch="dp", unsupported="error")
     return str(caught.value)
 
 
 def test_an_operator_without_a_rule_is_refused_by_name_and_line() -> None:
+    line = no_rule.__code__.co_firstlineno + 1
     text = refusal(no_rule)
-    assert text.startswith(
-        "no sharding rule for aten._cdist_forward.default\n  node: _cdist_forward\n"
-        "  line: test_errors.py:158: return torch.cdist(x, x)\n  layout: x: f32[4/dp, 3]\n"
-        "  try: replicate what it reads"
-    )
-
-
-def test_a_random_operator_is_refused_by_name_and_line() -> None:
-    assert refusal(drops) == (
-        "aten.native_dropout.default draws random numbers; exact draws on a mesh are not supported yet\n"
-        "  node: native_dropout\n  line: test_errors.py:162: return F.dropout(x) * 2\n  layout: x: f32[4/dp, 3]\n"
-        "  try: model.eval(), dropout=0.0, or draw the numbers outside and pass them in"
+    assert text.startswith("no sharding rule for spmd_lab_tests.mystery.default: ")
+    assert text.endswith(
+        f"\n  node: mystery\n  line: test_errors.py:{line}: return mystery(x)\n  layout: x: f32[4/dp, 3]\n"
+        '  try: unsupported="replicate" gathers what it reads; or replicate that yourself'
     )
 
 
 def test_all_gaps_are_reported_in_one_list() -> None:
     text = refusal(several_gaps)
-    assert text.startswith("2 calls cannot be expanded:\nno sharding rule for aten._cdist_forward.default")
-    assert "aten.rand_like.default draws random numbers" in text
+    assert text.startswith("2 calls cannot be expanded:\nno sharding rule for spmd_lab_tests.mystery.default")
+    assert text.count("no sharding rule for") == 2
 
 
-def test_gaps_leave_nothing_in_the_cache() -> None:
+def test_an_operator_without_a_rule_is_gathered_and_marked() -> None:
+    expansion = sl.spmd_expand(no_rule, torch.rand(5, 3), mesh=sl.Mesh(dp=2), batch="dp")
+    (step,) = expansion.steps
+    assert (step.fallback or "").startswith("no sharding rule for spmd_lab_tests.mystery.default")
+    assert [each.kind for each in step.collectives] == ["all_gather"]
+    expansion.program.verify().raise_if_wrong()
+
+
+def test_what_is_whole_already_needs_no_fallback() -> None:
+    expansion = sl.spmd_expand(no_rule, torch.rand(5, 3), mesh=sl.Mesh(dp=2), unsupported="error")
+    assert [step.fallback for step in expansion.steps] == [None]
+
+
+def test_a_refusal_leaves_nothing_behind() -> None:
     first, second = refusal(no_rule), refusal(no_rule)
     assert first == second
+    assert sl.spmd_expand(no_rule, torch.rand(4, 3), mesh=sl.Mesh(dp=2), batch="dp").program.verify().ok
 
 
 def expansion() -> sl.Expansion:

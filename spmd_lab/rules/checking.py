@@ -1,0 +1,100 @@
+"""Whether the local program of a plan gives shards of the shapes that the plan says: tried on tensors without data."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from spmd_lab.local_graph import LocalGraphBuilder
+from spmd_lab.torch_internals.operators import is_operator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spmd_lab.layout import Layout
+    from spmd_lab.mesh import Mesh
+    from spmd_lab.rules.plan import OpCall, Plan
+
+__all__ = ["misfit"]
+
+
+def misfit(call: OpCall, plan: Plan) -> str | None:
+    """Say how the shards that a plan gives differ from what it says of them.
+
+    Ranks that hold the largest and the smallest shards stand for all.
+
+    Parameters
+    ----------
+    call : OpCall
+        The call.
+    plan : Plan
+        What a rule answered.
+
+    Returns
+    -------
+    str or None
+        The first difference; None where there is none, or where an operator cannot run without data.
+    """
+    for coordinate in _extremes(call.mesh, plan):
+        try:
+            made = _run_without_data(call.mesh, plan, coordinate)
+        except NotImplementedError:
+            return None
+        except Exception as error:
+            return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        flat = list(made) if isinstance(made, (tuple, list)) else [made]
+        for index, layout in enumerate(plan.outputs):
+            got = flat[index] if index < len(flat) else None
+            if layout is not None and (difference := _difference(layout, got, coordinate)):
+                return f"output {index} of rank {call.mesh.rank(coordinate)} {difference}"
+    return None
+
+
+def _extremes(mesh: Mesh, plan: Plan) -> Iterator[tuple[int, ...]]:
+    """The first and the last rank of every axis along which shards differ in size."""
+    uneven = frozenset[str]().union(*(layout.uneven_axes for layout in (*plan.needs, *filter(None, plan.outputs))))
+    ends = ((0, size - 1) if axis in uneven else (0,) for axis, size in zip(mesh.axes, mesh.shape, strict=True))
+    yield from itertools.product(*ends)
+
+
+def _run_without_data(mesh: Mesh, plan: Plan, coordinate: tuple[int, ...]) -> Any:
+    builder = LocalGraphBuilder(fx.Graph(), mesh, coordinate)
+    inputs = tuple(builder.graph.placeholder(f"operand{index}") for index in range(len(plan.needs)))
+    made = plan.emit(builder, inputs)
+    held: dict[fx.Node, Any] = {
+        node: torch.empty(need.local_shape_at(coordinate), dtype=need.dtype, device="meta")
+        for node, need in zip(inputs, plan.needs, strict=True)
+    }
+    for node in builder.graph.nodes:
+        if node.op == "get_attr":
+            held[node] = builder.constants[node.target].to("meta")
+        elif node.op == "call_function":
+            args, kwargs = fx.map_arg((node.args, node.kwargs), held.__getitem__)
+            held[node] = _call(node.target, args, kwargs, mesh)
+    return fx.map_arg(made, held.__getitem__)
+
+
+def _call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Mesh) -> Any:
+    if target is torch.ops._dtensor.shard_dim_alltoall.default:
+        tensor, gather_dim, shard_dim, axis = args
+        shape = list(tensor.shape)
+        shape[gather_dim] *= mesh.axis_size(axis)
+        shape[shard_dim] //= mesh.axis_size(axis)
+        return tensor.new_empty(shape)
+    if is_operator(target) and kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": "meta"}
+    return target(*args, **kwargs)
+
+
+def _difference(layout: Layout, got: object, coordinate: tuple[int, ...]) -> str | None:
+    expected = layout.local_shape_at(coordinate)
+    if not isinstance(got, torch.Tensor):
+        return f"is {got!r}, not a tensor of shape {list(expected)}"
+    if tuple(got.shape) != expected:
+        return f"has shape {list(got.shape)}, not {list(expected)} as {layout} says"
+    if got.dtype != layout.dtype:
+        return f"has dtype {got.dtype}, not {layout.dtype} as {layout} says"
+    return None
