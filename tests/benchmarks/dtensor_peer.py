@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,7 @@ def time_export(model: nn.Module, expansion: Expansion, inputs: dict[str, torch.
         for name, value in inputs.items()
     )
     made_inside = _MakesDTensors(mesh)
+    gc.collect()
     start = time.perf_counter()
     with ExitStack() as stack, made_inside:
         aot_export_joint_with_descriptors(stack, trained, args, {})

@@ -7,6 +7,7 @@ Both sides run in one process, in turn; ratios are of medians.
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
@@ -40,7 +41,8 @@ class Row(NamedTuple):
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long a piece of work takes."""
+    """How long a piece of work takes, without what it costs to clear up after earlier work."""
+    gc.collect()
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -72,6 +74,7 @@ def against_export(layers: int, runs: int, allowed_whole: Mapping[str, float]) -
         whole, cold, again, peer = [], [], [], []
         for _ in range(runs + 1):
             forget_subgraphs()
+            gc.collect()  # the garbage of one run is no cost of the next
             start = time.perf_counter()
             graph = traced(model, inputs)
             middle = time.perf_counter()
