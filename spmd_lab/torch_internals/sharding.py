@@ -136,7 +136,8 @@ def ask_stock_rule(
     try:
         answer = propagator.propagate_op_sharding_non_cached(schema)
     except Exception as error:
-        raise NoStockRuleError(f"{type(error).__name__}: {error}") from error
+        said = error.__cause__ or error  # torch wraps what a decomposition raised
+        raise NoStockRuleError(f"{type(said).__name__.strip('_')}: {said}") from error
     suggested = answer.redistribute_schema or schema
     specs = [leaf for leaf in tree_leaves((suggested.args_schema, suggested.kwargs_schema)) if _is_spec(leaf)]
     if len(specs) != len(slots):
