@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from spmd_lab.local_graph import LocalGraphBuilder
+from spmd_lab.torch_internals.fakes import FakeTensorMode
 from spmd_lab.torch_internals.operators import is_operator
 
 if TYPE_CHECKING:
@@ -39,18 +40,33 @@ def misfit(call: OpCall, plan: Plan) -> str | None:
         The first difference; None where there is none, or where an operator cannot run without data.
     """
     for coordinate in _extremes(call.mesh, plan):
-        try:
-            made = _run_without_data(call.mesh, plan, coordinate)
-        except NotImplementedError:
-            return None
-        except Exception as error:
-            return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-        flat = list(made) if isinstance(made, (tuple, list)) else [made]
-        for index, layout in enumerate(plan.outputs):
-            got = flat[index] if index < len(flat) else None
-            if layout is not None and (difference := _difference(layout, got, coordinate)):
-                return f"output {index} of rank {call.mesh.rank(coordinate)} {difference}"
+        problem = _problem(call.mesh, plan, coordinate, "meta")
+        if problem is not None:
+            with FakeTensorMode(allow_non_fake_inputs=True):  # slower, but shapes may depend on the device
+                problem = _problem(call.mesh, plan, coordinate, _device_of(call))
+        if problem is not None:
+            return problem
     return None
+
+
+def _problem(mesh: Mesh, plan: Plan, coordinate: tuple[int, ...], device: str) -> str | None:
+    try:
+        made = _run_without_data(mesh, plan, coordinate, device)
+    except NotImplementedError:
+        return None
+    except Exception as error:
+        return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    flat = list(made) if isinstance(made, (tuple, list)) else [made]
+    for index, layout in enumerate(plan.outputs):
+        got = flat[index] if index < len(flat) else None
+        if layout is not None and (difference := _difference(layout, got, coordinate)):
+            return f"output {index} of rank {mesh.rank(coordinate)} {difference}"
+    return None
+
+
+def _device_of(call: OpCall) -> str:
+    """Where the traced program runs."""
+    return next((result.device.type for result in call.results if result is not None), "meta")
 
 
 def _extremes(mesh: Mesh, plan: Plan) -> Iterator[tuple[int, ...]]:
@@ -60,24 +76,24 @@ def _extremes(mesh: Mesh, plan: Plan) -> Iterator[tuple[int, ...]]:
     yield from itertools.product(*ends)
 
 
-def _run_without_data(mesh: Mesh, plan: Plan, coordinate: tuple[int, ...]) -> Any:
+def _run_without_data(mesh: Mesh, plan: Plan, coordinate: tuple[int, ...], device: str) -> Any:
     builder = LocalGraphBuilder(fx.Graph(), mesh, coordinate)
     inputs = tuple(builder.graph.placeholder(f"operand{index}") for index in range(len(plan.needs)))
     made = plan.emit(builder, inputs)
     held: dict[fx.Node, Any] = {
-        node: torch.empty(need.local_shape_at(coordinate), dtype=need.dtype, device="meta")
+        node: torch.empty(need.local_shape_at(coordinate), dtype=need.dtype, device=device)
         for node, need in zip(inputs, plan.needs, strict=True)
     }
     for node in builder.graph.nodes:
         if node.op == "get_attr":
-            held[node] = builder.constants[node.target].to("meta")
+            held[node] = builder.constants[node.target].to(device)
         elif node.op == "call_function":
             args, kwargs = fx.map_arg((node.args, node.kwargs), held.__getitem__)
-            held[node] = _call(node.target, args, kwargs, mesh)
+            held[node] = _call(node.target, args, kwargs, mesh, device)
     return fx.map_arg(made, held.__getitem__)
 
 
-def _call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Mesh) -> Any:
+def _call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Mesh, device: str) -> Any:
     if target is torch.ops._dtensor.shard_dim_alltoall.default:
         tensor, gather_dim, shard_dim, axis = args
         shape = list(tensor.shape)
@@ -85,7 +101,7 @@ def _call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Mesh
         shape[shard_dim] //= mesh.axis_size(axis)
         return tensor.new_empty(shape)
     if is_operator(target) and kwargs.get("device") is not None:
-        kwargs = {**kwargs, "device": "meta"}
+        kwargs = {**kwargs, "device": device}
     return target(*args, **kwargs)
 
 
