@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from contextlib import contextmanager
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +16,7 @@ from spmd_lab.trace.recorder import is_user_code, source_of_frame, user_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import CodeType, FrameType, TracebackType
+    from types import FrameType, TracebackType
 
     from spmd_lab.trace.values import Source
 
@@ -60,11 +60,11 @@ def check_gradient(tensor: torch.Tensor, known: torch.Tensor, frame: FrameType |
     """
     if not known.requires_grad or torch.is_grad_enabled() or frame is None:
         return
-    apply = inspect.getattr_static(torch.autograd.Function, "apply").__func__.__code__
+    forwards = _forwards_of(torch.autograd.Function)
     caller: FrameType | None = frame
     while caller is not None:
-        if caller.f_code is apply:
-            outer = user_frame(caller)
+        if caller.f_code in forwards:
+            outer = user_frame(caller.f_back)
             raise TraceError(
                 "a custom autograd function takes a tensor that the program closes over, and its gradient would be "
                 f"lost: its shape is {list(tensor.shape)}",
@@ -72,6 +72,13 @@ def check_gradient(tensor: torch.Tensor, known: torch.Tensor, frame: FrameType |
                 hint="pass the tensor as an argument of the traced function, or hold it as a parameter of a module",
             )
         caller = caller.f_back
+
+
+def _forwards_of(kind: type[Any]) -> set[CodeType]:
+    """The code of the forward of every class derived from one."""
+    derived = kind.__subclasses__()
+    own = {code for each in derived if isinstance(code := getattr(each.forward, "__code__", None), CodeType)}
+    return own.union(*(_forwards_of(each) for each in derived))
 
 
 def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLabError:
