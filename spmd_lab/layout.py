@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spmd_lab.mesh import Mesh
+    from spmd_lab.show.picture import Picture
 
 __all__ = ["Layout", "replicated"]
 
@@ -242,6 +243,18 @@ class Layout:
     def nbytes(self, shape: Sequence[int]) -> int:
         """The bytes of a tensor of this dtype and the given shape."""
         return math.prod(shape) * self.dtype.itemsize
+
+    def draw(self) -> Picture:
+        """Which rank holds what, as a picture: tensors of up to 6 dims, meshes of up to 4 axes.
+
+        Raises
+        ------
+        LayoutError
+            If there are more.
+        """
+        from spmd_lab.records import draw
+
+        return draw(self)
 
     def __str__(self) -> str:
         from spmd_lab.notation import format_layout

@@ -62,6 +62,12 @@ class Redistribution:
     need: Layout
     moves: tuple[Move, ...]
 
+    def draw(self, rank: int = 0) -> Picture:
+        """Before and after, as a picture: what a rank gets from others is hatched."""
+        from spmd_lab.records import draw_change
+
+        return draw_change(self, rank)
+
 
 @dataclass(frozen=True)
 class Operand:

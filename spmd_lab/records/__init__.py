@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spmd_lab.records.adapter import adapt, adapt_briefly, adapt_graph
+from spmd_lab.records.adapter import adapt, adapt_briefly, adapt_picture
 from spmd_lab.records.expansions import expansion_record
+from spmd_lab.records.grids import change_record
 from spmd_lab.records.reports import report_record
 from spmd_lab.show.files import write_text
 from spmd_lab.show.html import html as html_of_record
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spmd_lab.expand.expansion import Expansion
-    from spmd_lab.expand.values import Step
+    from spmd_lab.expand.values import Redistribution, Step
+    from spmd_lab.layout import Layout
     from spmd_lab.prove import VerifyReport
     from spmd_lab.records.adapter import Shown
     from spmd_lab.show.picture import Picture
     from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["draw", "html", "html_page", "save_page", "text"]
+__all__ = ["draw", "draw_change", "html", "html_page", "save_page", "text"]
 
 
 def text(value: Shown, full: bool = False) -> str:
@@ -37,9 +39,14 @@ def html(value: Shown) -> str:
     return html_of_record(adapt(value))
 
 
-def draw(value: TracedGraph | Step) -> Picture:
-    """The picture of a graph."""
-    return picture(adapt_graph(value))
+def draw(value: TracedGraph | Step | Layout) -> Picture:
+    """The picture of a graph, or of a tensor on its mesh."""
+    return picture(adapt_picture(value))
+
+
+def draw_change(change: Redistribution, rank: int) -> Picture:
+    """The picture of a redistribution, as one rank sees it."""
+    return picture(change_record(change, rank))
 
 
 def html_page(expansion: Expansion, report: VerifyReport | None = None) -> str:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Union
 from spmd_lab.expand.expansion import Expansion
 from spmd_lab.expand.values import Step
 from spmd_lab.explain import CollectiveGroups, CollectiveTable
+from spmd_lab.layout import Layout
 from spmd_lab.prove import VerifyReport
 from spmd_lab.rebuild import Program
 from spmd_lab.records.collectives import collectives_record, groups_record
 from spmd_lab.records.expansions import expansion_record
 from spmd_lab.records.graphs import step_graph_record, traced_graph_record
+from spmd_lab.records.grids import grid_record
 from spmd_lab.records.programs import program_record
 from spmd_lab.records.reports import report_record
 from spmd_lab.records.steps import step_record
@@ -21,9 +23,10 @@ from spmd_lab.show.value_records import Record
 from spmd_lab.trace.values import TracedGraph
 
 if TYPE_CHECKING:
+    from spmd_lab.show.grid_records import GridRecord
     from spmd_lab.show.part_records import GraphRecord
 
-__all__ = ["Shown", "adapt", "adapt_briefly", "adapt_graph"]
+__all__ = ["Shown", "adapt", "adapt_briefly", "adapt_picture"]
 
 Shown = Union[TracedGraph, Step, Expansion, CollectiveTable, CollectiveGroups, Program, VerifyReport]  # noqa: UP007
 
@@ -56,6 +59,12 @@ def adapt_briefly(value: Shown) -> Record:
     return adapt(value)
 
 
-def adapt_graph(value: TracedGraph | Step) -> GraphRecord:
+@singledispatch
+def adapt_picture(value: object) -> GraphRecord | GridRecord:
     """The record of the picture of a value."""
-    return step_graph_record(value) if isinstance(value, Step) else traced_graph_record(value)
+    raise TypeError(f"no picture of a {type(value).__name__}")
+
+
+adapt_picture.register(Step)(step_graph_record)
+adapt_picture.register(TracedGraph)(traced_graph_record)
+adapt_picture.register(Layout)(grid_record)

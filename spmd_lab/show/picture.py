@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import TYPE_CHECKING
 
 from spmd_lab.errors import ArgumentError
 from spmd_lab.show.files import write_text
 from spmd_lab.show.graph_svg import graph_svg
+from spmd_lab.show.grid_records import ChangeRecord, GridRecord
+from spmd_lab.show.grid_svg import change_svg, grid_svg
 from spmd_lab.show.markup import image
+from spmd_lab.show.part_records import GraphRecord
 
 if TYPE_CHECKING:
     import os
     from pathlib import Path
-
-    from spmd_lab.show.part_records import GraphRecord
 
 __all__ = ["Picture", "picture"]
 
@@ -63,8 +65,9 @@ class Picture:
         return image(self.svg, self.alt)
 
 
-def picture(record: GraphRecord) -> Picture:
-    """The picture of a graph.
+@singledispatch
+def picture(record: object) -> Picture:
+    """The picture of a record.
 
     Examples
     --------
@@ -73,4 +76,19 @@ def picture(record: GraphRecord) -> Picture:
     >>> picture(GraphRecord("a graph", False, nodes, (EdgeRecord("x", "relu"),)))
     <Picture: a graph>
     """
+    raise TypeError(f"no picture of a {type(record).__name__}")
+
+
+@picture.register
+def _graph(record: GraphRecord) -> Picture:
     return Picture(graph_svg(record), record.alt)
+
+
+@picture.register
+def _grid(record: GridRecord) -> Picture:
+    return Picture(grid_svg(record), record.alt)
+
+
+@picture.register
+def _change(record: ChangeRecord) -> Picture:
+    return Picture(change_svg(record), record.alt)
