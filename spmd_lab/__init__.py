@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spmd_lab.layout import Layout
     from spmd_lab.rebuild import Program, rebuild
     from spmd_lab.run import distribute
+    from spmd_lab.saving import SavedProgram, load
     from spmd_lab.spmd_expand import spmd_expand
     from spmd_lab.trace import Source, TracedGraph, trace
 
@@ -27,6 +28,7 @@ __all__ = [
     "Layout",
     "Mesh",
     "Program",
+    "SavedProgram",
     "Source",
     "SpmdLabError",
     "Step",
@@ -34,6 +36,7 @@ __all__ = [
     "colwise",
     "distribute",
     "expand",
+    "load",
     "rebuild",
     "rowwise",
     "spmd_expand",
@@ -45,12 +48,14 @@ _HOMES = {
     "Expansion": "spmd_lab.expand",
     "Layout": "spmd_lab.layout",
     "Program": "spmd_lab.rebuild",
+    "SavedProgram": "spmd_lab.saving",
     "Source": "spmd_lab.trace",
     "Step": "spmd_lab.expand",
     "TracedGraph": "spmd_lab.trace",
     "colwise": "spmd_lab.expand",
     "distribute": "spmd_lab.run",
     "expand": "spmd_lab.expand",
+    "load": "spmd_lab.saving",
     "rebuild": "spmd_lab.rebuild",
     "rowwise": "spmd_lab.expand",
     "spmd_expand": "spmd_lab.spmd_expand",

@@ -16,6 +16,7 @@ __all__ = [
     "NotationError",
     "PatternError",
     "RebuildError",
+    "SavingError",
     "SpmdLabError",
     "TraceError",
     "UnsupportedOperatorError",
@@ -115,6 +116,10 @@ class UnsupportedOperatorError(ExpansionError):
 
 class RebuildError(SpmdLabError):
     """Subgraphs that do not splice into one program."""
+
+
+class SavingError(SpmdLabError):
+    """A program that cannot be written to a file, or a file that is no program for here."""
 
 
 class VerificationError(SpmdLabError):

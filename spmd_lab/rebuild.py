@@ -14,7 +14,9 @@ from spmd_lab.errors import RebuildError
 from spmd_lab.expand.resolve import output_nodes
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -103,6 +105,18 @@ class Program:
         from spmd_lab.prove import verify
 
         return verify(self, inputs, seed, ranks)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the program to a file, to be bound to a real mesh where `spmd_lab.load` reads it.
+
+        Raises
+        ------
+        SavingError
+            If it holds something that cannot be written.
+        """
+        from spmd_lab.saving import save
+
+        return save(self, path)
 
     def __repr__(self) -> str:
         from spmd_lab.records import text

@@ -21,7 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("expand",),
     ("spmd_expand",),
     ("rebuild",),
-    ("prove", "run", "explain", "rewrite"),
+    ("prove", "run", "explain", "rewrite", "saving"),
     ("show",),
     ("records",),
     ("__init__",),
