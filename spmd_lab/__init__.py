@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spmd_lab.layout import Layout
     from spmd_lab.rebuild import Program, rebuild
     from spmd_lab.run import distribute
+    from spmd_lab.run.ranks import Ranks
     from spmd_lab.saving import SavedProgram, load
     from spmd_lab.spmd_expand import spmd_expand
     from spmd_lab.trace import Source, TracedGraph, trace
@@ -28,6 +29,7 @@ __all__ = [
     "Layout",
     "Mesh",
     "Program",
+    "Ranks",
     "SavedProgram",
     "Source",
     "SpmdLabError",
@@ -48,6 +50,7 @@ _HOMES = {
     "Expansion": "spmd_lab.expand",
     "Layout": "spmd_lab.layout",
     "Program": "spmd_lab.rebuild",
+    "Ranks": "spmd_lab.run.ranks",
     "SavedProgram": "spmd_lab.saving",
     "Source": "spmd_lab.trace",
     "Step": "spmd_lab.expand",

@@ -15,6 +15,7 @@ __all__ = [
     "MeshError",
     "NotationError",
     "PatternError",
+    "RankError",
     "RebuildError",
     "SavingError",
     "SpmdLabError",
@@ -116,6 +117,20 @@ class UnsupportedOperatorError(ExpansionError):
 
 class RebuildError(SpmdLabError):
     """Subgraphs that do not splice into one program."""
+
+
+class RankError(SpmdLabError):
+    """A real rank that raised, died, or did not start.
+
+    Attributes
+    ----------
+    rank : int
+        The first one.
+    """
+
+    def __init__(self, what: str, *, rank: int, node: str | None = None, hint: str | None = None) -> None:
+        super().__init__(what, node=node, hint=hint)
+        self.rank = rank
 
 
 class SavingError(SpmdLabError):

@@ -43,18 +43,19 @@ def plan_by_stock_rule(call: OpCall) -> Plan:
         )
     if any(isinstance(value, TensorArg) for value in call.kwargs.values()):
         return plan_whole(call, f"torch's rules do not see the tensors that {call.title} takes by keyword")
-    objection: str | None = None
+    refusal: str | None = None
+    wrong: str | None = None
     for asked in _ever_more_whole(call):
         try:
             plan = _plan_as_answered(call, asked)
         except (NoStockRuleError, LayoutError) as error:
-            objection = objection or f"no sharding rule for {call.title}: {_first_line(error)}"
+            refusal = refusal or _first_line(error)
             continue
         doubt = _doubt(plan) or misfit(call, plan)
         if doubt is None:
-            return replace(plan, fallback=objection if _gathers(call, asked) else None)
-        objection = objection or f"torch's rule for {call.title} is wrong here: {doubt}"
-    return plan_whole(call, objection or f"no sharding rule for {call.title}")
+            return replace(plan, fallback=wrong if _gathers(call, asked) else None)
+        wrong = wrong or f"torch's rule for {call.title} is wrong here: {doubt}"
+    return plan_whole(call, wrong or f"no sharding rule for {call.title}: {refusal}")
 
 
 def _plan_as_answered(call: OpCall, asked: OpCall) -> Plan:
