@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from spmd_lab.torch_internals.effects import drop_tokens
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -66,7 +68,7 @@ def export_joint(module: nn.Module, arguments: Sequence[torch.Tensor]) -> JointG
     Raises
     ------
     NotImplementedError
-        If the graph has an input or output of a kind that is not covered here (side-effect tokens).
+        If the graph has an input or output of a kind that is not covered here.
     """
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
@@ -77,6 +79,7 @@ def export_joint(module: nn.Module, arguments: Sequence[torch.Tensor]) -> JointG
             stack, module, tuple(arguments), {}, **{name: value for name, value in options.items() if name in known}
         )
         graph_module: fx.GraphModule = joint.graph_module
+    drop_tokens(graph_module)
     placeholders, outputs = [], []
     for node in graph_module.graph.nodes:
         if node.op == "placeholder":

@@ -199,3 +199,19 @@ def test_random_operators_stay_in_the_graph(x: torch.Tensor) -> None:
 def test_the_tangent_of_a_loss_can_be_an_input(x: torch.Tensor) -> None:
     traced = check(trace_for_autograd(nn.Linear(3, 2), [x], {}, lambda out: out.square().mean(), backward=True))
     assert names(traced, "tangent") == ["tangent(loss)"]
+
+
+def test_operators_with_side_effects_stand_in_the_order_of_the_graph() -> None:
+    def program(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.linalg.cholesky(a), torch.linalg.inv(a)
+
+    traced = trace(program, torch.eye(3) * 2)
+    ops = [str(node.target) for node in traced.op_nodes]
+    assert ops.count("aten._linalg_check_errors.default") == 2
+    assert not any("with_effects" in op for op in ops)
+    assert [each.role for each in traced.inputs] == ["input"]
+    factor, inverse = traced.graph_module(torch.eye(3) * 4)
+    assert torch.equal(factor, torch.eye(3) * 2)
+    assert torch.equal(inverse, torch.eye(3) / 4)
+    with pytest.raises(torch.linalg.LinAlgError):
+        traced.graph_module(-torch.eye(3))
