@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NoStockRuleError", "StockAnswer", "TensorSlot", "ask_stock_rule"]
 
-_MOST_NESTED = 20_000
+_MOST_NESTED, _MOST_CANDIDATES = 20_000, 600
 
 
 class NoStockRuleError(Exception):
@@ -162,10 +162,21 @@ class _Propagator(ShardingPropagator):
 
     def __init__(self, result: object) -> None:
         self.__dict__ = DTensor._op_dispatcher.sharding_propagator.__dict__ | {"_result": _tensor_meta(result)}
-        self.decomp_strategy = DecompShardingStrategy(_NestedPropagator())
+        self.decomp_strategy = _Decompositions(_NestedPropagator())
 
     def _propagate_tensor_meta_non_cached(self, op_schema: OpSchema) -> Any:
         return self._result
+
+
+class _Decompositions(DecompShardingStrategy):
+    """Tries every placement of every operand through the decomposition of an operator, unless these are too many."""
+
+    @staticmethod
+    def _get_candidate_placements(op_schema: OpSchema) -> Any:
+        found = DecompShardingStrategy._get_candidate_placements(op_schema)
+        if len(found) > _MOST_CANDIDATES:
+            raise _EndlessError(f"its decomposition would be tried with {len(found):,} placements of its operands")
+        return found
 
 
 class _NestedPropagator(ShardingPropagator):
@@ -175,14 +186,15 @@ class _NestedPropagator(ShardingPropagator):
 
     def __init__(self) -> None:
         self.__dict__ = DTensor._op_dispatcher.sharding_propagator.__dict__ | {"_asked": 0}
-        self.__dict__["propagate_op_sharding"] = self.propagate_op_sharding_non_cached
-        self.decomp_strategy = DecompShardingStrategy(self)
+        self._remembered = lru_cache(maxsize=None)(self.propagate_op_sharding_non_cached)
+        self.__dict__["propagate_op_sharding"] = self._counted
+        self.decomp_strategy = _Decompositions(self)
 
-    def propagate_op_sharding_non_cached(self, op_schema: OpSchema) -> Any:
+    def _counted(self, op_schema: OpSchema) -> Any:
         self._asked += 1
         if self._asked > _MOST_NESTED:
             raise _EndlessError(f"its propagation asks about more than {_MOST_NESTED:,} operators and does not end")
-        return super().propagate_op_sharding_non_cached(op_schema)
+        return self._remembered(op_schema)
 
 
 def _tensor_meta(result: object) -> object:
