@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from spmd_lab.expand.subgraph import Subgraph
     from spmd_lab.explain import CollectiveTable
+    from spmd_lab.jupyter.film import Film
     from spmd_lab.layout import Layout
     from spmd_lab.mesh import Mesh
     from spmd_lab.prove import VerifyReport
@@ -177,6 +178,23 @@ class Expansion:
         from spmd_lab.records import html
 
         return html(self)
+
+    def film(self, values: bool = False) -> Film:
+        """Every step, one at a time, in a notebook: what each stage does with it, and what a rank holds.
+
+        Parameters
+        ----------
+        values : bool
+            Whether to run every rank once, and show the numbers too.
+
+        Returns
+        -------
+        Film
+            It shows itself, and `Film.to_html` writes it to a file that plays without a kernel.
+        """
+        from spmd_lab.jupyter.film import Film
+
+        return Film(self, values)
 
     def to_html(self, path: str | os.PathLike[str], report: VerifyReport | None = None) -> Path:
         """Write a self-contained page: every module with its steps that communicate, and the pictures of these.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spmd_lab.prove.peek import peek
 from spmd_lab.records.adapter import adapt, adapt_briefly, adapt_picture
 from spmd_lab.records.expansions import expansion_record
+from spmd_lab.records.films import film_record
 from spmd_lab.records.grids import change_record
 from spmd_lab.records.reports import report_record
 from spmd_lab.show.files import write_text
@@ -23,10 +25,11 @@ if TYPE_CHECKING:
     from spmd_lab.layout import Layout
     from spmd_lab.prove import VerifyReport
     from spmd_lab.records.adapter import Shown
+    from spmd_lab.show.film_records import FilmRecord
     from spmd_lab.show.picture import Picture
     from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["draw", "draw_change", "html", "html_page", "save_page", "text"]
+__all__ = ["draw", "draw_change", "film_of", "html", "html_page", "save_page", "text"]
 
 
 def text(value: Shown, full: bool = False) -> str:
@@ -47,6 +50,11 @@ def draw(value: TracedGraph | Step | Layout) -> Picture:
 def draw_change(change: Redistribution, rank: int) -> Picture:
     """The picture of a redistribution, as one rank sees it."""
     return picture(change_record(change, rank))
+
+
+def film_of(expansion: Expansion, values: bool = False) -> FilmRecord:
+    """A film of an expansion; with ``values``, of a run of every rank."""
+    return film_record(expansion, peek(expansion.program) if values else None)
 
 
 def html_page(expansion: Expansion, report: VerifyReport | None = None) -> str:

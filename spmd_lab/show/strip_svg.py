@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from spmd_lab.show.value_records import ExpansionRecord, MarkRecord
 
-__all__ = ["strip_alt", "strip_svg"]
+__all__ = ["strip_alt", "strip_left", "strip_svg"]
 
 _LEFT, _WIDTH, _TOP, _GROUND, _HEIGHT, _BESIDE = 52.0, 840.0, 10.0, 70.0, 92.0, 4.0
+_FULL = _LEFT + _WIDTH + 16
 _COLOURS = {"forward": FORWARD, "backward": BACKWARD, "resolve": GREY}
 
 
@@ -40,7 +41,12 @@ def strip_svg(record: ExpansionRecord) -> str:
     scale = _Scale(low, max(high, low + 1), max(sum(count for _, count in record.phases), 1))
     placed = list(_placed(record.marks, scale))
     parts = [*_ticks(scale), *_stems(placed), *_symbols(placed), *_phases(record, scale)]
-    return document(_LEFT + _WIDTH + 16, _HEIGHT, strip_alt(record), parts, "sans-serif")
+    return document(_FULL, _HEIGHT, strip_alt(record), parts, "sans-serif")
+
+
+def strip_left(record: ExpansionRecord, step: int) -> float:
+    """How far from its left edge a step stands on the strip, in percent."""
+    return 100 * (_LEFT + _WIDTH * (step + 0.5) / max(sum(count for _, count in record.phases), 1)) / _FULL
 
 
 class _Scale:

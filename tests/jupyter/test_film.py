@@ -1,0 +1,217 @@
+"""The film of an expansion: the same frames in a notebook and in a file, moved by sliders, filters and names."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from html import unescape
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import spmd_lab as sl
+from spmd_lab.records import film_of
+from spmd_lab.show.film_page import film_page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+    from spmd_lab.jupyter.film import Film
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+@pytest.fixture(scope="module")
+def expansion() -> sl.Expansion:
+    torch.manual_seed(0)
+    return sl.spmd_expand(
+        Mlp(),
+        torch.randn(5, 6),
+        mesh=sl.Mesh(dp=2, tp=2),
+        loss=lambda out: out.square().mean(),
+        batch="dp",
+        params=sl.colwise("up", axis="tp") | sl.rowwise("down", axis="tp"),
+    )
+
+
+@pytest.fixture
+def film(expansion: sl.Expansion) -> Film:
+    return expansion.film()
+
+
+def words(html: str) -> str:
+    return unescape(re.sub(r"<[^>]+>", "", html))
+
+
+def test_there_is_one_frame_for_each_step(expansion: sl.Expansion, film: Film) -> None:
+    record = film.record
+    assert [frame.step.name for frame in record.frames] == [step.name for step in expansion.steps]
+    assert record.frames[-1].sent_bytes == expansion.collectives.total("sent_bytes_per_rank")
+    assert repr(film) == f"<Film: Mlp, {len(expansion.steps)} steps>"
+
+
+def test_a_frame_shows_the_step_in_every_stage(expansion: sl.Expansion, film: Film) -> None:
+    program = [node for node in expansion.program.graph_module.graph.nodes if node.op == "call_function"]
+    for frame, step in zip(film.record.frames, expansion.steps, strict=True):
+        if step.op != "resolve":
+            assert frame.traced[frame.at].statement.startswith(f"{step.name} = ")
+        spliced = [line.statement.partition(" = ")[0] for line in frame.spliced]
+        assert spliced == [node.name for node in program if node.meta["spmd_step"] == step.name]
+        assert len(frame.local) >= len([node for node in step.local_graph.graph.nodes if node.op == "call_function"])
+        read = dict.fromkeys((operand.name, str(operand.have)) for operand in step.operands)
+        assert [(each.title, each.layout.text) for each in frame.holdings[: len(read)]] == list(read)
+
+
+def test_the_slider_moves_through_the_steps(expansion: sl.Expansion, film: Film) -> None:
+    for place, step in enumerate(expansion.steps):
+        film.step.value = place + 1
+        assert film.index == place
+        shown = words(film.frame.value)
+        assert f"step {place + 1} of {len(expansion.steps)}: {step.name}," in shown
+        for operand in step.operands:
+            assert str(operand.need) in shown
+
+
+def test_the_rank_slider_shows_what_that_rank_holds(expansion: sl.Expansion, film: Film) -> None:
+    film.name.value = next(step.name for step in expansion.steps if step.operands[0].have.uneven_axes)
+    layout = expansion.steps[film.index or 0].operands[0].have
+    for rank in range(4):
+        film.rank.value = rank
+        assert f"rank {rank} holds" in words(film.frame.value)
+        assert str(list(layout.local_shape(rank))) in words(film.frame.value)
+
+
+def test_numbers_are_those_that_ranks_hold(expansion: sl.Expansion) -> None:
+    film = expansion.film(values=True)
+    film.name.value = next(step.name for step in expansion.steps if any(each.name == "x" for each in step.operands))
+    film.rank.value = 3
+    x = expansion.traced.values[[each.name for each in expansion.traced.inputs].index("x")]
+    mine = x[expansion.layout("x").slices(3)].flatten()
+    assert f"{float(mine[0]):.4g}, {float(mine[1]):.4g}" in words(film.frame.value)
+
+
+def test_filters_choose_among_the_steps(expansion: sl.Expansion, film: Film) -> None:
+    film.kind.value = "any"
+    assert film.step.max == len([step for step in expansion.steps if step.collectives])
+    assert expansion.steps[film.index or 0].collectives
+    film.axis.value = "tp"
+    over_tp = [place for place, step in enumerate(expansion.steps) if any("tp" in c.axes for c in step.collectives)]
+    seen = []
+    for place in range(1, film.step.max + 1):
+        film.step.value = place
+        seen.append(film.index)
+    assert seen == over_tp
+    film.module.value, film.kind.value, film.axis.value = "down", "", ""
+    film.step.value = 1
+    assert expansion.steps[film.index or 0].source.module == "down"  # type: ignore[union-attr]
+    film.axis.value, film.kind.value = "dp", "any"
+    if film.index is None:
+        assert film.frame.value == "no step fits these filters"
+
+
+def test_a_name_leads_to_its_step_through_any_filter(expansion: sl.Expansion, film: Film) -> None:
+    film.kind.value = "any"
+    quiet = next(step.name for step in expansion.steps if not step.collectives)
+    film.name.value = quiet
+    assert expansion.steps[film.index or 0].name == quiet
+    assert film.kind.value == ""
+
+
+def test_names_from_the_user_are_escaped() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_module("<script>alert(1)</script>", nn.Linear(4, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return next(iter(self.children()))(x)
+
+    film = sl.spmd_expand(Odd(), torch.ones(4, 4), mesh=sl.Mesh(dp=2), batch="dp").film()
+    for place in range(1, film.step.max + 1):
+        film.step.value = place
+        assert "<script>alert" not in film.frame.value
+    page = film_page(film.record)
+    assert "<script>alert" not in page
+
+
+def test_the_page_is_the_same_each_time_and_small(expansion: sl.Expansion, tmp_path: Path) -> None:
+    film = expansion.film()
+    path = film.to_html(tmp_path / "film.html")
+    assert path.read_text() == film_page(film_of(expansion))
+    assert path.stat().st_size < 100_000
+    with pytest.raises(sl.SpmdLabError, match="there is no folder"):
+        film.to_html(tmp_path / "nowhere" / "film.html")
+
+
+# --- in a browser -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def page(expansion: sl.Expansion, tmp_path: Path) -> Iterator[Page]:
+    """The exported film, opened from the disk, without a network."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine")
+    path = expansion.film(values=True).to_html(tmp_path / "film.html")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        context = browser.new_context(offline=True)
+        found = context.new_page()
+        found.on("pageerror", lambda error: pytest.fail(f"the page fails: {error}"))
+        found.goto(path.as_uri())
+        found.wait_for_selector("#frame b")
+        yield found
+        browser.close()
+
+
+@pytest.mark.browser
+def test_the_exported_film_plays_without_a_kernel(page: Page, expansion: sl.Expansion) -> None:
+    names = [step.name for step in expansion.steps]
+    total = len(names)
+
+    def title() -> str:
+        return page.inner_text("#frame b >> nth=0")
+
+    def slide(control: str, value: int) -> None:
+        page.locator(control).evaluate(
+            "(input, value) => { input.value = value; input.dispatchEvent(new Event('input', {bubbles: true})); }",
+            value,
+        )
+
+    assert title().startswith(f"step 1 of {total}: {names[0]},")
+    slide("#step", 4)
+    assert title().startswith(f"step 5 of {total}: {names[4]},")
+    page.click("#next")
+    page.click("body", position={"x": 2, "y": 2})
+    page.keyboard.press("ArrowRight")
+    assert title().startswith(f"step 7 of {total}: {names[6]},")
+    page.keyboard.press("Home")
+    slide("#rank", 3)
+    assert "rank 3 holds" in page.inner_text("[data-holdings]")
+    layout = expansion.steps[0].operands[0].have
+    assert str(list(layout.local_shape(3))) in page.inner_text("[data-holdings]")
+    page.select_option("#kind", "any")
+    communicating = [step.name for step in expansion.steps if step.collectives]
+    assert page.inner_text("#count").endswith(f"of {len(communicating)}")
+    page.fill("#name", names[3])
+    page.keyboard.press("Enter")
+    page.locator("#name").dispatch_event("change")
+    assert title().startswith(f"step 4 of {total}: {names[3]},")
+    page.click("#play")
+    page.wait_for_function("document.querySelector('#frame b').textContent.startsWith('step 6 ')", timeout=10_000)
+    page.click("#play")
