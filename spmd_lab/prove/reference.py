@@ -51,8 +51,17 @@ def shaken_outputs(traced: TracedGraph, inputs: Sequence[Whole], seed: int) -> t
     return _Shaking(traced.graph_module, shaker).run(*shaken)  # type: ignore[no-any-return]
 
 
+_CHOOSES = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in (
+        "amax amin cat clone cummax cummin gather index index_select kthvalue max median min mode sort stack topk"
+    ).split()
+)
+"""Operators that hand on elements as they are: nothing is rounded, and the backward of some looks for equal ones."""
+
+
 class _Shaking(fx.Interpreter):
-    """Runs a graph, shaking what each operator makes; a view of what is shaken already stays as it is."""
+    """Runs a graph, shaking what each operator makes; what is shaken already, as views are, stays as it is."""
 
     def __init__(self, module: fx.GraphModule, shaker: Shaker) -> None:
         super().__init__(module)
@@ -61,7 +70,9 @@ class _Shaking(fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Run one operator."""
         made = super().call_function(target, args, kwargs)
-        return made if target is operator.getitem else self._shaken(made, {_memory(each) for each in args})
+        if target is operator.getitem or getattr(target, "overloadpacket", None) in _CHOOSES:
+            return made
+        return self._shaken(made, {_memory(each) for each in args})
 
     def _shaken(self, made: Any, read: set[int | None]) -> Any:
         if isinstance(made, (tuple, list)):

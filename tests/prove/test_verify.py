@@ -148,6 +148,17 @@ def test_outputs_that_are_kept_pending_are_reduced_by_their_kind(fn: object) -> 
     assert report.outputs[0].layout == layout
 
 
+def test_a_gradient_that_goes_to_the_largest_element_is_no_false_alarm() -> None:
+    """The backward looks for the elements that equal the maximum: shaken apart from it, none would."""
+
+    class Model(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).tanh().amax(1).square().mean()
+
+    x = torch.randn(64, 50, 30)
+    assert expanded(Model(30, 4), x, mesh=sl.Mesh(dp=4), loss=lambda out: out, batch="dp").verify().ok
+
+
 def test_integers_and_bools_are_compared_exactly() -> None:
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x.sum(), x.sum(0), x > 2**40, x.argmax(1)
