@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["cuda_devices", "eager_outputs", "shaken_outputs"]
 
+aten = torch.ops.aten
+
 
 def eager_outputs(traced: TracedGraph, values: Sequence[torch.Tensor], seed: int) -> tuple[Any, ...]:
     """The outputs and gradients of the user's program, run on one device from a known state of random numbers."""
@@ -52,10 +54,8 @@ def shaken_outputs(traced: TracedGraph, inputs: Sequence[Whole], seed: int) -> t
 
 
 _CHOOSES = frozenset(
-    getattr(torch.ops.aten, name)
-    for name in (
-        "amax amin cat clone cummax cummin gather index index_select kthvalue max median min mode sort stack topk"
-    ).split()
+    {aten.amax, aten.amin, aten.cat, aten.clone, aten.cummax, aten.cummin, aten.gather, aten.index, aten.index_select}
+    | {aten.kthvalue, aten.max, aten.median, aten.min, aten.mode, aten.sort, aten.stack, aten.topk}
 )
 """Operators that hand on elements as they are: nothing is rounded, and the backward of some looks for equal ones."""
 
