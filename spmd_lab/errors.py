@@ -128,7 +128,7 @@ class RankError(SpmdLabError):
         The first one.
     """
 
-    def __init__(self, what: str, *, rank: int, node: str | None = None, hint: str | None = None) -> None:
+    def __init__(self, what: str, *, rank: int = 0, node: str | None = None, hint: str | None = None) -> None:
         super().__init__(what, node=node, hint=hint)
         self.rank = rank
 
@@ -141,7 +141,29 @@ class VerificationError(SpmdLabError):
     """A program whose numbers differ from those of the single-device run."""
 
 
-def nearest(name: str, names: Iterable[str], count: int = 3) -> str:
+def expect(value: object, kinds: type | tuple[type, ...], argument: str, hint: str) -> None:
+    """Refuse an argument of another type than a verb takes.
+
+    Raises
+    ------
+    ArgumentError
+        If ``value`` is of none of these kinds.
+
+    Examples
+    --------
+    >>> expect("dp=2", int, "mesh", "Mesh(dp=2)")
+    Traceback (most recent call last):
+    spmd_lab.errors.ArgumentError: mesh cannot be a str
+      argument: mesh
+      try: Mesh(dp=2)
+    """
+    if not isinstance(value, kinds):
+        kind = type(value).__name__
+        article = "an" if kind[0] in "aeiouAEIOU" else "a"
+        raise ArgumentError(f"{argument} cannot be {article} {kind}", argument=argument, hint=hint)
+
+
+def nearest(name: object, names: Iterable[str], count: int = 3) -> str:
     """Say which of ``names`` are nearest to ``name``, as the text of a hint.
 
     Examples
@@ -152,7 +174,7 @@ def nearest(name: str, names: Iterable[str], count: int = 3) -> str:
     'there are: bias, weight'
     """
     known = sorted(set(names))
-    close = get_close_matches(name, known, n=count, cutoff=0.5)
+    close = get_close_matches(str(name), known, n=count, cutoff=0.5)
     if close:
         return "did you mean " + " or ".join(repr(match) for match in close) + "?"
     shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")

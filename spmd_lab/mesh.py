@@ -140,7 +140,7 @@ class Mesh:
         MeshError
             If the mesh has no such rank.
         """
-        if not 0 <= rank < self.size:
+        if not isinstance(rank, int) or not 0 <= rank < self.size:
             raise MeshError(
                 f"{self} has no rank {rank}", argument=str(rank), hint=f"ranks run from 0 to {self.size - 1}"
             )

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 
-from spmd_lab.errors import MeshError, NotationError
+from spmd_lab.errors import MeshError, NotationError, expect
 from spmd_lab.layout import Layout
+from spmd_lab.mesh import Mesh
 from spmd_lab.notation import DTYPES, Factor, dtype_name
 from spmd_lab.torch_internals.placements import StridedShard
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch.distributed.tensor.placement_types import Placement
-
-    from spmd_lab.mesh import Mesh
 
 __all__ = ["parse_layout"]
 
@@ -32,8 +31,14 @@ _STRIDED_AXIS = re.compile(r"(?P<axis>\w+)~(?P<split_factor>[1-9]\d*)\Z")
 
 def parse_layout(text: str, mesh: Mesh, shape: Sequence[int] | None = None, dtype: torch.dtype | None = None) -> Layout:
     """Read a layout; see `Layout.parse`."""
+    expect(text, str, "text", 'as in "f32[16/dp, 64]{sum: tp}" or "b/dp ..."')
+    expect(mesh, Mesh, "mesh", "sl.Mesh(dp=2)")
     reader = _Reader(text, mesh)
     body = text.partition("▸")[0]
+    for opening, closing in ("[]", "()", "{}"):
+        if body.count(opening) != body.count(closing):
+            missing = closing if body.count(opening) > body.count(closing) else opening
+            raise reader.error(f"a {missing!r} is missing", 'as in "f32[16/dp, 64]{sum: tp}" or "b/dp ..."')
     match = _WHOLE.match(body) or _BARE.match(body)
     if match is None:
         raise reader.error("this does not read as a layout", 'as in "f32[16/dp, 64]{sum: tp}" or "b/dp ..."')
@@ -119,6 +124,8 @@ class _Reader:
             self.place_factors(self.factors(term, size), dim, term)
             return
         name, *axes = term.split("/")
+        if not all(axes):
+            raise self.error(f"{term!r} has a '/' without an axis", f"{name}/{self.mesh.axes[0]}")
         if name.isdecimal() and int(name) != size:
             raise self.error(f"{term!r} says {name}, the dim has {size}", f"write {size}, or any name")
         self.check_name(name, term)

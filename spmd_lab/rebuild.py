@@ -10,7 +10,8 @@ import torch
 from torch import fx
 
 from spmd_lab.binding import bound, check_device_mesh
-from spmd_lab.errors import RebuildError
+from spmd_lab.errors import RebuildError, expect
+from spmd_lab.expand.expansion import Expansion
 from spmd_lab.expand.resolve import output_nodes
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch.distributed.device_mesh import DeviceMesh
 
-    from spmd_lab.expand import Expansion, Step
+    from spmd_lab.expand import Step
     from spmd_lab.expand.subgraph import LocalGraph
     from spmd_lab.layout import Layout
     from spmd_lab.prove import VerifyReport
@@ -159,6 +160,7 @@ def rebuild(expansion: Expansion) -> Program:
     >>> program = sl.rebuild(expansion)
     >>> program.graph_module(torch.zeros(2, 4), torch.zeros(2), torch.zeros(2, 4), torch.zeros(2, 2))  # doctest: +SKIP
     """
+    expect(expansion, Expansion, "expansion", "sl.expand(traced, mesh, ...) first")
     first = _splice(expansion, (0,) * expansion.mesh.ndim)
     return Program(expansion, first, {(0,) * expansion.mesh.ndim: first})
 

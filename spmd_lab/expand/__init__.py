@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from spmd_lab.errors import ArgumentError
+from spmd_lab.errors import ArgumentError, expect
 from spmd_lab.expand.arguments import batch_inputs, input_layouts, requested_outputs
 from spmd_lab.expand.expansion import Expansion
 from spmd_lab.expand.patterns import Style, colwise, rowwise
 from spmd_lab.expand.propagate import Unsupported, propagate
 from spmd_lab.expand.resolve import OutputPolicy, resolve_outputs, tangent_layout
 from spmd_lab.expand.values import Collective, Move, Operand, Redistribution, Step
+from spmd_lab.mesh import Mesh
+from spmd_lab.trace.values import TracedGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from typing import Literal
-
-    from spmd_lab.mesh import Mesh
-    from spmd_lab.trace.values import TracedGraph
 
 __all__ = [
     "Collective",
@@ -88,6 +88,10 @@ def expand(
     >>> [str(each.have) for each in expansion.collectives]
     ['f32[2, 4]{sum: dp}', 'f32[2]{sum: dp}']
     """
+    expect(traced, TracedGraph, "traced", "sl.trace(model, x) first, or sl.spmd_expand(model, x, mesh=...)")
+    expect(mesh, Mesh, "mesh", "sl.Mesh(dp=2, tp=4)")
+    for name, given_names in {"params": params, "outputs": outputs}.items():
+        expect(given_names or {}, Mapping, name, f'a mapping of names to placements: {name}={{"...": "o/tp i"}}')
     if pending not in ("resolve", "keep"):
         raise ArgumentError(
             f"pending={pending!r} is unknown", argument=f"pending={pending!r}", hint='"resolve" or "keep"'

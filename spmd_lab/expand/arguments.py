@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from torch.distributed.tensor import Replicate, Shard
 
-from spmd_lab.errors import ArgumentError, nearest
+from spmd_lab.errors import ArgumentError, expect, nearest
 from spmd_lab.expand.patterns import match_parameters, place
 from spmd_lab.layout import Layout, replicated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from spmd_lab.mesh import Mesh
     from spmd_lab.trace.values import TracedGraph, TracedInput
@@ -40,7 +41,7 @@ def input_layouts(
     }
     layouts |= match_parameters(traced, mesh, params)
     for found in batch_inputs(traced, mesh, batch):
-        axis = _batch_axis(batch)
+        axis = _batch_axis(batch or "")
         placements = [Shard(0) if axis == each else Replicate() for each in mesh.axes]
         layouts[found.name] = layouts[found.name].with_placements(placements)
     return layouts | _given(traced, mesh, inputs)
@@ -50,11 +51,21 @@ def batch_inputs(traced: TracedGraph, mesh: Mesh, batch: str | Sequence[str] | N
     """The inputs whose dim 0 ``batch`` divides: those it names, else all whose dim 0 is as long as the first one's."""
     if batch is None:
         return ()
-    axis, names = _batch_axis(batch), () if isinstance(batch, str) else tuple(batch[1:])
     argument = f"batch={batch!r}"
+    expect(batch, (str, list, tuple), argument, 'batch="dp", or batch=("dp", "tokens")')
+    if not batch:
+        raise ArgumentError("no axis is named", argument=argument, hint='batch="dp"')
+    axis, names = _batch_axis(batch), () if isinstance(batch, str) else tuple(batch[1:])
     if axis not in mesh.axes:
         raise ArgumentError(f"{mesh!r} has no axis {axis!r}", argument=argument, hint=nearest(str(axis), mesh.axes))
     ours = _tensor_inputs(traced)
+    for name in names:
+        if name in mesh.axes and name not in {each.name for each in ours}:
+            raise ArgumentError(
+                f"batch divides over one axis; {name!r} is a second one",
+                argument=argument,
+                hint=f'inputs={{"{ours[0].name if ours else "x"}": "b/{axis}/{name} ..."}} divides over both',
+            )
     if names:
         found = tuple(_input(traced, name, argument) for name in names)
         for each in found:
@@ -63,13 +74,13 @@ def batch_inputs(traced: TracedGraph, mesh: Mesh, batch: str | Sequence[str] | N
                     f"{each.name!r} is a 0-d tensor and has no batch dim", argument=argument, hint="leave it out"
                 )
         return found
-    divisible = [each for each in ours if each.global_shape]
-    if not divisible:
+    with_dims = [each for each in ours if each.global_shape]
+    if not with_dims:
         raise ArgumentError(
             f"{traced.name} has no input with a dim to divide", argument=argument, hint="place inputs by inputs="
         )
-    length = divisible[0].global_shape[0]
-    return tuple(each for each in divisible if each.global_shape[0] == length)
+    length = with_dims[0].global_shape[0]
+    return tuple(each for each in with_dims if each.global_shape[0] == length)
 
 
 def requested_outputs(traced: TracedGraph, mesh: Mesh, outputs: Mapping[str, object]) -> dict[str, Layout]:
@@ -87,8 +98,8 @@ def requested_outputs(traced: TracedGraph, mesh: Mesh, outputs: Mapping[str, obj
     return layouts
 
 
-def _batch_axis(batch: str | Sequence[str] | None) -> str:
-    return batch if isinstance(batch, str) else (batch or ("",))[0]
+def _batch_axis(batch: str | Sequence[str]) -> str:
+    return batch if isinstance(batch, str) else batch[0]
 
 
 def _tensor_inputs(traced: TracedGraph) -> list[TracedInput]:
@@ -97,9 +108,11 @@ def _tensor_inputs(traced: TracedGraph) -> list[TracedInput]:
 
 def _given(traced: TracedGraph, mesh: Mesh, inputs: Mapping[str, object] | Sequence[object]) -> dict[str, Layout]:
     """The layouts that ``inputs=`` states: by name, or by position without what a function closes over."""
-    if not isinstance(inputs, (list, tuple)):
-        pairs = [(_input(traced, name, f"inputs={{{name!r}: ...}}"), spec) for name, spec in dict(inputs).items()]  # type: ignore[arg-type]
+    if isinstance(inputs, Mapping):
+        pairs = [(_input(traced, name, f"inputs={{{name!r}: ...}}"), spec) for name, spec in inputs.items()]
     else:
+        hint = 'by name: inputs={"x": "b/dp d"}; or a list, in order: inputs=["b/dp d"]'
+        expect(inputs, (list, tuple), "inputs", hint)
         ours = [found for found in _tensor_inputs(traced) if not found.closure]
         if len(inputs) > len(ours):
             raise ArgumentError(

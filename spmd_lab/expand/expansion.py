@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torch import fx
 
-from spmd_lab.errors import ArgumentError, nearest
+from spmd_lab.errors import ArgumentError, expect, nearest
+from spmd_lab.expand.found import Steps
 from spmd_lab.expand.values import Collective, Step
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from spmd_lab.expand.subgraph import Subgraph
@@ -77,7 +79,7 @@ class Expansion:
         return rebuild(self)
 
     def layout(self, node: fx.Node | str) -> Layout:
-        """The layout of a value of the traced graph: a node, its name, or the name of an input.
+        """The layout of a value: a node of the traced graph, its name, or the name of an input or output.
 
         Raises
         ------
@@ -90,7 +92,12 @@ class Expansion:
         for found, layout in zip(self.traced.inputs, self.input_layouts, strict=True):
             if name in found.names:
                 return layout
-        raise ArgumentError(f"{self.name} has no tensor {name!r}", argument=name, hint=nearest(name, self.layouts))
+        outputs = {found.name: layout for found, layout in zip(self.traced.outputs, self.output_layouts, strict=True)}
+        settled = outputs.get(name)
+        if settled is not None:
+            return settled
+        hint = nearest(name, {*self.layouts, *outputs})
+        raise ArgumentError(f"{self.name} has no tensor {name!r}", argument=repr(name), hint=hint)
 
     @cached_property
     def _by_name(self) -> dict[str, Step]:
@@ -108,14 +115,21 @@ class Expansion:
             raise ArgumentError(f"{self.name} has no step {name!r}", argument=name, hint=nearest(name, self._by_name))
         return self._by_name[name]
 
-    def __getitem__(self, key: str | fx.Node | Step | Collective) -> Step | list[Step]:
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
+    def __getitem__(self, key: str | fx.Node | Step | Collective) -> Step | Steps:
         """Find steps.
 
         Parameters
         ----------
         key : str, fx.Node, Step or Collective
             A step or node itself, a collective (its step), or text: the name of a node or step, the path of a
-            module, or a line as ``"model.py:17"``.
+            module, or a line as ``"model.py:17"``. Where a node is called as a module is, both are meant; `step` finds
+            the one.
 
         Returns
         -------
@@ -127,33 +141,40 @@ class Expansion:
         ArgumentError
             If nothing matches.
         """
+        hint = 'a name, a module, or a line as "model.py:17"; expansion.steps[0] counts'
+        expect(key, (str, fx.Node, Step, Collective), f"expansion[{key!r}]", hint)
         if isinstance(key, Collective):
             return self.step(key.step)
         if isinstance(key, (fx.Node, Step)):
             return self.step(self._producer(key.name))
         found = self._find(key)
-        return found[0] if len(found) == 1 else found
+        return found[0] if len(found) == 1 else Steps(found)
 
     def _find(self, key: str) -> list[Step]:
-        if self._producer(key) in self._by_name:
-            return [self._by_name[self._producer(key)]]
-        places = [
+        named = self._by_name.get(self._producer(key))
+        with_lines = [step for step in self.steps if step.source is not None]
+        inside = [step for step in with_lines if step is named or _is_inside(step.source.module, key)]  # type: ignore[union-attr]
+        if named is not None:
+            return inside or [named]
+        found = inside or [
             step
-            for step in self.steps
-            if step.source is not None and _is_place(key, step.source.file, step.source.line)
+            for step in with_lines
+            if _is_place(key, step.source.file, step.source.line)  # type: ignore[union-attr]
         ]
-        if places:
-            return places
-        inside = [step for step in self.steps if step.source is not None and _is_inside(step.source.module, key)]
-        if inside:
-            return inside
-        modules = {step.source.module for step in self.steps if step.source is not None}
-        lines = {step.source.place for step in self.steps if step.source is not None}
-        raise ArgumentError(
-            f"nothing in {self.name} is called {key!r}",
-            argument=f"expansion[{key!r}]",
-            hint=nearest(key, {*self._by_name, *modules, *lines} - {""}),
-        )
+        if not found:
+            raise self._nothing_called(key)
+        return found
+
+    def _nothing_called(self, key: str) -> ArgumentError:
+        modules = {step.source.module for step in self.steps if step.source is not None} - {""}
+        places = {step.source.place for step in self.steps if step.source is not None}
+        if any(key in found.names for found in self.traced.inputs):
+            hint = f"an input has no step of its own: expansion.layout({key!r})"
+        elif any(key == found.name for found in self.traced.outputs):
+            hint = f"an output has a step only where it is resolved: expansion.layout({key!r})"
+        else:
+            hint = nearest(key, places if re.search(r":\d+$", key) else {*self._by_name, *modules})
+        return ArgumentError(f"nothing in {self.name} is called {key!r}", argument=f"expansion[{key!r}]", hint=hint)
 
     def _producer(self, name: str) -> str:
         """The step that a node belongs to: a getitem belongs to that of its producer."""

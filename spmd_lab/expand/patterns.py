@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from torch.distributed.tensor import Replicate, Shard
 
-from spmd_lab.errors import LayoutError, PatternError, nearest
+from spmd_lab.errors import LayoutError, PatternError, expect, nearest
 from spmd_lab.layout import Layout, replicated
 
 if TYPE_CHECKING:
@@ -24,12 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["Style", "colwise", "match_parameters", "place", "rowwise"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Style:
     """How a layer is divided: by the columns or the rows of its matrix (made by `colwise` and `rowwise`)."""
 
     kind: Literal["colwise", "rowwise"]
     axis: str
+
+    def __repr__(self) -> str:
+        return f"{self.kind}(axis={self.axis!r})"
 
 
 def colwise(*modules: str, axis: str) -> dict[str, Style]:
@@ -56,11 +59,10 @@ def colwise(*modules: str, axis: str) -> dict[str, Style]:
 
     Examples
     --------
-    >>> colwise("**.q", "**.k", axis="tp") | rowwise("**.o", axis="tp")  # doctest: +NORMALIZE_WHITESPACE
-    {'**.q': Style(kind='colwise', axis='tp'), '**.k': Style(kind='colwise', axis='tp'),
-     '**.o': Style(kind='rowwise', axis='tp')}
+    >>> colwise("**.q", "**.k", axis="tp") | rowwise("**.o", axis="tp")
+    {'**.q': colwise(axis='tp'), '**.k': colwise(axis='tp'), '**.o': rowwise(axis='tp')}
     """
-    return {pattern: Style("colwise", axis) for pattern in modules}
+    return _styled("colwise", modules, axis)
 
 
 def rowwise(*modules: str, axis: str) -> dict[str, Style]:
@@ -84,9 +86,19 @@ def rowwise(*modules: str, axis: str) -> dict[str, Style]:
     Examples
     --------
     >>> rowwise("**.down", axis="tp")
-    {'**.down': Style(kind='rowwise', axis='tp')}
+    {'**.down': rowwise(axis='tp')}
     """
-    return {pattern: Style("rowwise", axis) for pattern in modules}
+    return _styled("rowwise", modules, axis)
+
+
+def _styled(kind: Literal["colwise", "rowwise"], modules: tuple[str, ...], axis: str) -> dict[str, Style]:
+    if not modules:
+        raise PatternError(
+            f"{kind} names no layer", argument=f"{kind}(axis={axis!r})", hint=f'{kind}("**.q", axis=...)'
+        )
+    for pattern in modules:
+        expect(pattern, str, f"{kind}({pattern!r})", "a pattern over the names of layers, as text")
+    return {pattern: Style(kind, axis) for pattern in modules}
 
 
 def place(spec: object, shape: Sequence[int], dtype: torch.dtype, mesh: Mesh, argument: str) -> Layout:
@@ -101,7 +113,7 @@ def place(spec: object, shape: Sequence[int], dtype: torch.dtype, mesh: Mesh, ar
     """
     try:
         if isinstance(spec, Layout):
-            return Layout(shape, dtype, mesh, spec.placements)
+            return _as_stated(spec, shape, dtype, mesh)
         if isinstance(spec, str):
             return Layout.parse(spec, mesh, shape, dtype)
         if isinstance(spec, (list, tuple)):
@@ -112,6 +124,20 @@ def place(spec: object, shape: Sequence[int], dtype: torch.dtype, mesh: Mesh, ar
     raise PatternError(
         f"{spec!r} is no placement", argument=argument, hint='text as "o/tp i", or a list as [Shard(0), Replicate()]'
     )
+
+
+def _as_stated(spec: Layout, shape: Sequence[int], dtype: torch.dtype, mesh: Mesh) -> Layout:
+    """A layout for this very tensor on this very mesh, whatever its device."""
+    if (spec.mesh.axes, spec.mesh.shape) != (mesh.axes, mesh.shape):
+        raise LayoutError(
+            f"the layout is for {spec.mesh!r}, not for {mesh!r}", hint="write it as text, or on this mesh"
+        )
+    if spec.global_shape != tuple(shape):
+        raise LayoutError(
+            f"the layout is for a tensor of shape {list(spec.global_shape)}, not {list(shape)}",
+            hint="text with names for dims fits any size",
+        )
+    return Layout(shape, dtype, mesh, spec.placements)
 
 
 def match_parameters(traced: TracedGraph, mesh: Mesh, params: Mapping[str, object]) -> dict[str, Layout]:
@@ -127,6 +153,7 @@ def match_parameters(traced: TracedGraph, mesh: Mesh, params: Mapping[str, objec
     winners: dict[str, str] = {}
     agreeing: set[str] = set()
     for pattern, spec in params.items():
+        expect(pattern, str, f"params={{{pattern!r}: ...}}", "a pattern over the names of parameters, as text")
         argument = f"params={{{pattern!r}: {spec!r}}}"
         if isinstance(spec, Style) and spec.axis not in mesh.axes:
             raise PatternError(
@@ -208,7 +235,7 @@ def _divided_dim(style: Style, leaf: str, found: TracedInput) -> int | None:
 
 def _matches(pattern: str, name: str) -> bool:
     """Whether the whole name matches: ``*`` is one component, ``**`` any number of them, none included."""
-    return _regex(pattern).match(name + ".") is not None
+    return _regex(pattern).match(name + "." if name else "") is not None
 
 
 @lru_cache(maxsize=1024)

@@ -6,6 +6,7 @@ from functools import singledispatch
 from typing import TYPE_CHECKING, Union
 
 from spmd_lab.expand.expansion import Expansion
+from spmd_lab.expand.found import Steps
 from spmd_lab.expand.values import Step
 from spmd_lab.explain import CollectiveGroups, CollectiveTable
 from spmd_lab.layout import Layout
@@ -19,7 +20,7 @@ from spmd_lab.records.programs import program_record
 from spmd_lab.records.reports import report_record
 from spmd_lab.records.steps import step_record
 from spmd_lab.records.traces import trace_record
-from spmd_lab.show.value_records import Record
+from spmd_lab.show.value_records import Record, StepsRecord
 from spmd_lab.trace.values import TracedGraph
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Shown", "adapt", "adapt_briefly", "adapt_picture"]
 
-Shown = Union[TracedGraph, Step, Expansion, CollectiveTable, CollectiveGroups, Program, VerifyReport]  # noqa: UP007
+Shown = Union[TracedGraph, Step, Steps, Expansion, CollectiveTable, CollectiveGroups, Program, VerifyReport]  # noqa: UP007
 
 
 @singledispatch
@@ -43,6 +44,11 @@ adapt.register(CollectiveTable)(collectives_record)
 adapt.register(CollectiveGroups)(groups_record)
 adapt.register(Program)(program_record)
 adapt.register(VerifyReport)(report_record)
+
+
+@adapt.register
+def _steps(value: Steps) -> Record:
+    return StepsRecord(tuple(step_record(step) for step in value))
 
 
 @adapt.register

@@ -10,8 +10,9 @@ from spmd_lab.show.fragments import arguments_html, code_html, collective_rows, 
 from spmd_lab.show.markup import Html, bold, escaped, joined, tag
 from spmd_lab.show.report_html import report_html
 from spmd_lab.show.sentences import collectives_sentence, program_sentence, step_sentence, trace_sentence
-from spmd_lab.show.step_html import step_body
+from spmd_lab.show.step_html import step_body, step_details
 from spmd_lab.show.theme import FRAME
+from spmd_lab.show.units import counted
 from spmd_lab.show.value_records import (
     CollectivesRecord,
     ExpansionRecord,
@@ -19,6 +20,7 @@ from spmd_lab.show.value_records import (
     ProgramRecord,
     ReportRecord,
     StepRecord,
+    StepsRecord,
     TraceRecord,
 )
 
@@ -66,6 +68,13 @@ def _title(sentence: str) -> Html:
 @_body.register
 def _step(record: StepRecord) -> Html:
     return joined([_title(step_sentence(record)), step_body(record)])
+
+
+@_body.register
+def _steps(record: StepsRecord) -> Html:
+    """One line for each, which unfolds."""
+    title = tag("div", bold(counted(len(record.steps), "step")))
+    return joined([title, *(step_details(step) for step in record.steps)])
 
 
 @_body.register

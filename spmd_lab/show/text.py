@@ -18,6 +18,7 @@ from spmd_lab.show.sentences import (
     own_collectives,
     program_sentence,
     report_sentence,
+    short_op,
     step_sentence,
     tally_text,
     trace_sentence,
@@ -30,6 +31,7 @@ from spmd_lab.show.value_records import (
     ProgramRecord,
     ReportRecord,
     StepRecord,
+    StepsRecord,
     TraceRecord,
 )
 
@@ -94,6 +96,26 @@ def _step(record: StepRecord, *, full: bool = False) -> str:
         parts.extend(f"  {line}" for line in statements_text(record.graph.lines, None if full else _STATEMENTS))
         parts.append(f"      return ({results})")
     return "\n".join(parts)
+
+
+@text.register
+def _steps(record: StepsRecord, *, full: bool = False) -> str:
+    """One line for each."""
+    if full:
+        return "\n\n".join(text(step, full=True) for step in record.steps)
+    rows = [("step", "op", "phase", "gives", "communicates", "line")]
+    rows += [
+        (
+            step.name,
+            short_op(step.op),
+            step.phase,
+            ", ".join(layout.text for layout in step.outputs if layout is not None),
+            ", ".join(f"{collective_text(each)} {bytes_text(each.payload_bytes)}" for each in step.collectives) or "-",
+            "" if step.line is None else step.line.place,
+        )
+        for step in record.steps
+    ]
+    return "\n".join([counted(len(record.steps), "step"), *align(rows)])
 
 
 def _operand_row(operand: OperandRecord) -> tuple[str, str, str, str]:

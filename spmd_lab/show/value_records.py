@@ -36,6 +36,7 @@ __all__ = [
     "ReportRecord",
     "ResolvesRecord",
     "StepRecord",
+    "StepsRecord",
     "TraceRecord",
 ]
 
@@ -74,6 +75,13 @@ class StepRecord:
     fallback: str
     graph: CodeRecord | None = None
     picture: GraphRecord | None = None
+
+
+@dataclass(frozen=True)
+class StepsRecord:
+    """Several steps."""
+
+    steps: tuple[StepRecord, ...]
 
 
 @dataclass(frozen=True)
@@ -208,5 +216,14 @@ class ReportRecord:
     divergence: DivergenceRecord | None
 
 
-Record = TraceRecord | StepRecord | ExpansionRecord | CollectivesRecord | GroupsRecord | ProgramRecord | ReportRecord
+Record = (
+    TraceRecord
+    | StepRecord
+    | StepsRecord
+    | ExpansionRecord
+    | CollectivesRecord
+    | GroupsRecord
+    | ProgramRecord
+    | ReportRecord
+)
 """What stands for a whole value."""

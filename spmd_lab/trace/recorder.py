@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+import sysconfig
 from bisect import bisect_right
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -30,17 +31,20 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PROGRAMS = (os.path.join(_PACKAGE, "demo"), os.path.join(_PACKAGE, "__main__"))
 _SHELL = os.path.join(os.sep, "IPython", "core", "")
+_LIBRARY = sysconfig.get_path("stdlib") + os.sep
+_INSTALLED = (os.path.join(_LIBRARY, "site-packages"), os.path.join(_LIBRARY, "dist-packages"))
 _verdicts: dict[CodeType, bool] = {}
 
 
 def is_user_code(code: CodeType) -> bool:
-    """Whether a function is neither torch's, nor that of a shell, nor ours (our demonstration counts as a user's)."""
+    """Whether a function is neither torch's nor Python's own, nor a shell's, nor ours (but for our demonstration)."""
     verdict = _verdicts.get(code)
     if verdict is None:
         file = code.co_filename
         ours = file.startswith(_PACKAGE) and not file.startswith(_PROGRAMS)
-        torchs = file.startswith((_TORCH, "<frozen")) or (file, code.co_name) == ("<string>", "<lambda>")  # its eval
-        verdict = _verdicts[code] = not (ours or torchs or _SHELL in file)
+        torchs = file.startswith((_TORCH, "<frozen")) or file == "<string>"  # what it evaluates
+        pythons = file.startswith(_LIBRARY) and not file.startswith(_INSTALLED)
+        verdict = _verdicts[code] = not (ours or torchs or pythons or _SHELL in file)
     return verdict
 
 

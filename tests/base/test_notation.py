@@ -155,6 +155,7 @@ def test_local_sizes() -> None:
 
 SEPARATORS = "dims are separated by spaces or commas; (a b/tp) is one dim"
 ONE_FACTOR = "integers from 1 for all factors but one, as in (64 b/tp)"
+WHOLE = 'as in "f32[16/dp, 64]{sum: tp}" or "b/dp ..."'
 NAME_FIRST = "a name or a size, then the axes: b/dp"
 ONE_TERM = "one term a dim, or '...' for any number of undivided ones"
 REDUCTIONS = "{sum: tp}, with one of sum, avg, max, min, product"
@@ -166,7 +167,8 @@ DTYPE_NAMES = "one of " + ", ".join(DTYPES)
     [
         ("b/dq d", (16, 64), "dp=2 x tp=4 has no axis 'dq'", "did you mean 'dp'?"),
         ("b/model d", (16, 64), "dp=2 x tp=4 has no axis 'model'", "there are: dp, tp"),
-        ("b/ d", (16, 64), "dp=2 x tp=4 has no axis ''", "there are: dp, tp"),
+        ("b/ d", (16, 64), "'b/' has a '/' without an axis", "b/dp"),
+        ("b//dp d", (16, 64), "'b//dp' has a '/' without an axis", "b/dp"),
         ("b/dp d/dp", (16, 64), "axis 'dp' is used twice", "an axis divides one dim, or is pending, once"),
         ("b/dp d {sum: dp}", (16, 64), "axis 'dp' is used twice", "an axis divides one dim, or is pending, once"),
         ("b/dp/dp d", (16, 64), "axis 'dp' is used twice", "an axis divides one dim, or is pending, once"),
@@ -174,10 +176,10 @@ DTYPE_NAMES = "one of " + ", ".join(DTYPES)
         ("15/dp d", (16, 64), "'15/dp' says 15, the dim has 16", "write 16, or any name"),
         ("-/dp d", (16, 64), "cannot read '-/dp'", NAME_FIRST),
         ("/dp d", (16, 64), "cannot read '/dp'", NAME_FIRST),
-        ("b/dp) d", (16, 64), "cannot read ')'", SEPARATORS),
+        ("b/dp) d", (16, 64), "a '(' is missing", WHOLE),
         ("((a b)) d", (16, 64), "cannot read '()'", SEPARATORS),
         ("b {sum: tp} d", (16, 64), "this does not read as a layout", 'as in "f32[16/dp, 64]{sum: tp}" or "b/dp ..."'),
-        ("f32[16/dp, 64", (16, 64), "cannot read 'f32[16/dp'", NAME_FIRST),
+        ("f32[16/dp, 64", (16, 64), "a ']' is missing", WHOLE),
         ("f23[16, 64]", (16, 64), "'f23' is no dtype", DTYPE_NAMES),
         ("i64[16, 64]", (16, 64), "the tensor is f32, not i64", "write f32[...]"),
         ("(4 16)/tp", (64,), "'/tp' after a factored dim", "divide a factor inside the parentheses, as in (64 16/tp)"),

@@ -66,13 +66,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[sl.SpmdLabError], str]] = {
         {"params": sl.colwise("**.qq", axis="tp")},
         PatternError,
         "'**.qq' matches no parameter and no buffer\n"
-        "  argument: params={'**.qq': Style(kind='colwise', axis='tp')}\n  try: did you mean 'q'?",
+        "  argument: params={'**.qq': colwise(axis='tp')}\n  try: did you mean 'q'?",
     ),
     "a style over an axis that is not there": (
         {"params": sl.rowwise("q", axis="tq")},
         PatternError,
-        "Mesh(dp=2, tp=2) has no axis 'tq'\n"
-        "  argument: params={'q': Style(kind='rowwise', axis='tq')}\n  try: did you mean 'tp'?",
+        "Mesh(dp=2, tp=2) has no axis 'tq'\n  argument: params={'q': rowwise(axis='tq')}\n  try: did you mean 'tp'?",
     ),
     "tied names that disagree": (
         {"params": {"e.weight": "v/tp d", "head.weight": "v d/tp"}},
@@ -135,6 +134,53 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[sl.SpmdLabError], str]] = {
         {"outputs": {"outt": "..."}},
         ArgumentError,
         "Tied has no output 'outt'\n  argument: outputs={'outt': '...'}\n  try: did you mean 'out'?",
+    ),
+    "a layout for another mesh": (
+        {"params": {"q.weight": sl.Layout.parse("f32[8/tp, 8]", sl.Mesh(tp=2, dp=2))}},
+        LayoutError,
+        "the layout is for Mesh(tp=2, dp=2), not for Mesh(dp=2, tp=2)\n"
+        "  argument: params={'q.weight': f32[8/tp, 8]}\n  layout: tensor: f32[8, 8]\n"
+        "  try: write it as text, or on this mesh",
+    ),
+    "a layout for another shape": (
+        {"params": {"q.weight": sl.Layout.parse("f32[4/tp, 8]", MESH)}},
+        LayoutError,
+        "the layout is for a tensor of shape [4, 8], not [8, 8]\n"
+        "  argument: params={'q.weight': f32[4/tp, 8]}\n  layout: tensor: f32[8, 8]\n"
+        "  try: text with names for dims fits any size",
+    ),
+    "a second axis for the batch": (
+        {"batch": ("dp", "tp")},
+        ArgumentError,
+        "batch divides over one axis; 'tp' is a second one\n  argument: batch=('dp', 'tp')\n"
+        '  try: inputs={"tokens": "b/dp/tp ..."} divides over both',
+    ),
+    "no axis for the batch": (
+        {"batch": ()},
+        ArgumentError,
+        'no axis is named\n  argument: batch=()\n  try: batch="dp"',
+    ),
+    "a number for the batch": (
+        {"batch": 0},
+        ArgumentError,
+        'batch=0 cannot be an int\n  argument: batch=0\n  try: batch="dp", or batch=("dp", "tokens")',
+    ),
+    "text for the parameters": (
+        {"params": "q.weight"},
+        ArgumentError,
+        'params cannot be a str\n  argument: params\n  try: a mapping of names to placements: params={"...": "o/tp i"}',
+    ),
+    "text for the inputs": (
+        {"inputs": "b/dp t"},
+        ArgumentError,
+        "inputs cannot be a str\n  argument: inputs\n"
+        '  try: by name: inputs={"x": "b/dp d"}; or a list, in order: inputs=["b/dp d"]',
+    ),
+    "a number for a pattern": (
+        {"params": {0: "o/tp i"}},
+        ArgumentError,
+        "params={0: ...} cannot be an int\n  argument: params={0: ...}\n"
+        "  try: a pattern over the names of parameters, as text",
     ),
     "an unknown way with pending outputs": (
         {"pending": "drop"},
@@ -218,6 +264,32 @@ def test_a_refusal_leaves_nothing_behind() -> None:
     first, second = refusal(no_rule), refusal(no_rule)
     assert first == second
     assert sl.spmd_expand(no_rule, torch.rand(4, 3), mesh=sl.Mesh(dp=2), batch="dp").program.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("verb", "text"),
+    [
+        (lambda: sl.expand(nn.Linear(2, 2), MESH), "traced cannot be a Linear"),  # type: ignore[arg-type]
+        (lambda: sl.expand(traced(), (2, 4)), "mesh cannot be a tuple"),  # type: ignore[arg-type]
+        (lambda: sl.rebuild(traced()), "expansion cannot be a TracedGraph"),  # type: ignore[arg-type]
+        (lambda: sl.Layout.parse(3, MESH), "text cannot be an int"),  # type: ignore[arg-type]
+        (lambda: sl.Layout.parse("f32[2/dp]", "dp=2"), "mesh cannot be a str"),  # type: ignore[arg-type]
+        (lambda: expansion()[0], r"expansion\[0\] cannot be an int"),  # type: ignore[index]
+        (lambda: expansion().program.for_rank("a"), "dp=2 x tp=2 has no rank a"),  # type: ignore[arg-type]
+        (lambda: sl.colwise(axis="tp"), "colwise names no layer"),
+        (lambda: sl.rowwise(0, axis="tp"), r"rowwise\(0\) cannot be an int"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_of_a_wrong_kind_is_named(verb: Any, text: str) -> None:
+    with pytest.raises(sl.SpmdLabError, match=text) as caught:
+        verb()
+    assert "try: " in str(caught.value)
+
+
+def test_a_bare_layer_is_matched_by_any_number_of_components() -> None:
+    graph = sl.trace(nn.Linear(4, 8), torch.ones(2, 4))
+    expansion = sl.expand(graph, MESH, params=sl.colwise("**", axis="tp"))
+    assert str(expansion.layout("weight")) == "f32[8/tp, 4]"
 
 
 def expansion() -> sl.Expansion:

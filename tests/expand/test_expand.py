@@ -355,3 +355,47 @@ def test_a_column_then_a_row_perceptron_reduces_once_each_way() -> None:
 def test_replicate_placements_say_nothing() -> None:
     expansion = proved(nn.Linear(4, 4), torch.rand(4, 4), mesh=sl.Mesh(dp=2), inputs=[[Replicate()]], loss=weighted)
     assert len(expansion.collectives) == 0
+
+
+class Shadowed(nn.Module):
+    """A module that is called as its operator is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 4)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.embedding(tokens) * 2
+
+
+def test_a_module_is_found_also_where_a_node_has_its_name() -> None:
+    expansion = sl.spmd_expand(Shadowed(), torch.arange(4), mesh=sl.Mesh(dp=2), batch="dp")
+    names = ["embedding", "embedding_dense_backward", "resolve:grad(embedding.weight)"]
+    assert [step.name for step in expansion["embedding"]] == names
+    assert expansion["embedding_dense_backward"].name == "embedding_dense_backward"
+    assert expansion.step("embedding").name == "embedding"
+
+
+def test_an_expansion_is_its_steps() -> None:
+    expansion = sl.spmd_expand(Shadowed(), torch.arange(4), mesh=sl.Mesh(dp=2), batch="dp")
+    assert list(expansion) == list(expansion.steps)
+    assert len(expansion) == len(expansion.steps)
+
+
+def test_outputs_have_layouts_by_the_names_of_the_user() -> None:
+    expansion = sl.spmd_expand(Shadowed(), torch.arange(4), mesh=sl.Mesh(dp=2), batch="dp")
+    assert str(expansion.layout("out")) == "f32[4/dp, 4]"
+    assert str(expansion.layout("grad(embedding.weight)")) == "f32[5, 4]"
+    for name in ("out", "embedding.weight", "tokens"):
+        with pytest.raises(sl.SpmdLabError, match=r"expansion\.layout\("):
+            expansion[name]
+
+
+def test_several_steps_print_a_line_each() -> None:
+    expansion = sl.spmd_expand(Shadowed(), torch.arange(4), mesh=sl.Mesh(dp=2), batch="dp")
+    found = expansion["embedding"]
+    first, heading, *rows = repr(found).splitlines()
+    assert first == "3 steps"
+    assert heading.split() == ["step", "op", "phase", "gives", "communicates", "line"]
+    assert [row.split()[0] for row in rows] == [step.name for step in found]
+    assert found._repr_html_().count("<details>") >= 2
