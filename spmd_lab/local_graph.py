@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spmd_lab.layout import Layout
     from spmd_lab.mesh import Mesh
 
-__all__ = ["CollectiveKind", "EmittedCollective", "LocalGraphBuilder", "padded_size"]
+__all__ = ["CollectiveKind", "EmittedCollective", "LocalGraphBuilder", "padded_size", "whatever_the_strides"]
 
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
@@ -90,7 +90,7 @@ class LocalGraphBuilder:
         A view that the strides of the whole tensor allow may be impossible on a shard: redistributions lay elements
         out anew.
         """
-        op = _WHATEVER_THE_STRIDES.get(op, op)
+        op = whatever_the_strides(op)
         node = self.graph.create_node("call_function", op, args, kwargs, name=op.__name__.partition(".")[0])
         node.meta.update(self.meta)
         return node
@@ -151,6 +151,17 @@ class LocalGraphBuilder:
     def _move_blocks(self, x: fx.Node, count: int, from_dim: int, to_dim: int) -> fx.Node:
         """Cut one dim into equal blocks and lay them along another."""
         return self.call(aten.cat.default, self.call(aten.chunk.default, x, count, from_dim), to_dim)
+
+
+def whatever_the_strides(op: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator to run where elements may lie otherwise in memory than they did when the program was traced.
+
+    Examples
+    --------
+    >>> whatever_the_strides(aten.view.default)
+    <OpOverload(op='aten.reshape', overload='default')>
+    """
+    return _WHATEVER_THE_STRIDES.get(op, op)
 
 
 def padded_size(layout: Layout, builder: LocalGraphBuilder, dim: int, axis: str) -> tuple[int, int]:

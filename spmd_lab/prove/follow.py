@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import fx
 
+from spmd_lab.local_graph import whatever_the_strides
 from spmd_lab.prove.judge import judge
 from spmd_lab.prove.pieces import Whole, assemble, is_inexact, replicas
 from spmd_lab.prove.tolerance import Shaker, noise_of, tolerance
@@ -69,7 +70,7 @@ class _Made:
         self.value = self._run({node: _value(held) for node, held in self.operands.items()})
 
     def _run(self, values: dict[fx.Node, Any]) -> Any:
-        target: Any = self.node.target
+        target: Any = whatever_the_strides(self.node.target)  # type: ignore[arg-type]
         args, kwargs = fx.map_arg((self.node.args, self.node.kwargs), values.__getitem__)
         return target(*args, **kwargs)
 

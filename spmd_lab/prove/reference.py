@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from spmd_lab.local_graph import whatever_the_strides
 from spmd_lab.prove.tolerance import Shaker
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class _Shaking(fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Run one operator."""
-        made = super().call_function(target, args, kwargs)
+        made = super().call_function(whatever_the_strides(target), args, kwargs)
         if target is operator.getitem or getattr(target, "overloadpacket", None) in _CHOOSES:
             return made
         return self._shaken(made, {_memory(each) for each in args})

@@ -44,8 +44,10 @@ def is_fake_of(tensor: torch.Tensor, mode: FakeTensorMode) -> bool:
 
 
 def is_traced_value(value: object) -> bool:
-    """Whether a value belongs to the program that is being exported."""
-    return type(value) is FunctionalTensor
+    """Whether a value belongs to the program that is being exported; what ``torch.func`` wraps does too."""
+    return type(value) is FunctionalTensor or (
+        isinstance(value, torch.Tensor) and bool(torch._C._functorch.is_functorch_wrapped_tensor(value))
+    )
 
 
 def fake_like(mode: FakeTensorMode, tensor: torch.Tensor, device: torch.device, requires_grad: bool) -> torch.Tensor:

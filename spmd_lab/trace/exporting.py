@@ -127,7 +127,13 @@ def exported(export: Export) -> JointGraph:
     """The joint graph of a program; everything that is global is as it was afterwards."""
 
     def run() -> JointGraph:
-        with quiet_failures(), random_state_kept(), torch.enable_grad(), fx_traceback.preserve_node_meta():
+        with (
+            quiet_failures(),
+            random_state_kept(),
+            torch.compiler.set_stance("force_eager"),  # parts of the program may be compiled
+            torch.enable_grad(),
+            fx_traceback.preserve_node_meta(),
+        ):
             return export_joint(export, export.fakes)
 
     try:

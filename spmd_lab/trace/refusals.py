@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from contextlib import contextmanager
 from types import CodeType
@@ -90,7 +91,7 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
         return error
     if isinstance(error, SeedSetError):
         return _seed_refused(name, again)
-    source = _line_of(error)
+    source = _line_of(error) or _calling_line()
     if _went_through(error, torch.utils.checkpoint.CheckpointFunction.backward.__code__):
         return TraceError(
             f"{name} checkpoints reentrantly, which cannot be traced",
@@ -102,7 +103,7 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
         return TraceError(
             f"{name} needs the value of a tensor to go on, so its program is not one graph",
             source=source,
-            hint="torch.where or torch.cond for a branch, a Python number for .item(), "
+            hint="torch.where for a branch, a Python number for .item(), "
             "or a custom operator (torch.library) around this part",
         )
     if kind == "shape":
@@ -111,12 +112,18 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
             source=source,
             hint="torch.where(mask, x, 0) instead of x[mask]: a shape that is known beforehand",
         )
-    first = str(error).strip().splitlines() or [""]
+    first = next(iter(str(error).strip().splitlines()), "")
     return TraceError(
-        f"{name} fails while it is traced: {type(error).__name__}: {first[0]}",
+        f"{name} fails while it is traced: {type(error).__name__}: {first}",
         source=source,
-        hint="run it eagerly on the same arguments first; the cause stands above this error",
+        hint="a tensor has no data while it is traced: take out what prints it or makes it a NumPy array"
+        if any(word in first for word in _WANT_DATA)
+        else "run it eagerly on the same arguments first; the cause is chained to this error",
     )
+
+
+_WANT_DATA = ("FunctionalTensor", "FakeTensor", ".numpy()", "data pointer")
+"""What torch's errors mention where a program reads the data of a traced tensor."""
 
 
 def _line_of(error: BaseException) -> Source | None:
@@ -128,6 +135,12 @@ def _line_of(error: BaseException) -> Source | None:
             found = source_of_frame(traceback.tb_frame, "", traceback.tb_lineno)
         traceback = traceback.tb_next
     return found
+
+
+def _calling_line() -> Source | None:
+    """The user's line that asked for the trace."""
+    frame = user_frame(inspect.currentframe())
+    return None if frame is None else source_of_frame(frame, "")
 
 
 def _went_through(error: BaseException, code: CodeType) -> bool:

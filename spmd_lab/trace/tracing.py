@@ -6,6 +6,8 @@ import gc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from spmd_lab.errors import TraceError
 from spmd_lab.trace.exporting import Export, MoreTensorsError, exported
 from spmd_lab.trace.naming import named
@@ -101,13 +103,18 @@ def _traced(
     open_loss: bool = False,
 ) -> TracedGraph:
     if not callable(fn):
-        raise TraceError(f"{fn!r} cannot be called", argument="fn", hint="a torch.nn.Module or a function")
+        raise TraceError(
+            f"{type(fn).__name__} cannot be called",
+            argument="fn",
+            hint="a torch.nn.Module or a function, and then its arguments: trace(model, x), not trace(model(x))",
+        )
     if loss is not None and not callable(loss):
         raise TraceError(
-            f"{loss!r} cannot be called",
+            f"{type(loss).__name__} cannot be called",
             argument="loss",
             hint="a function of what the program returns, giving a scalar",
         )
+    fn, loss = _as_written(fn), None if loss is None else _as_written(loss)
     with _collector_paused():
         export = Export(gather(fn, args, dict(kwargs or {}), loss), backward)
         try:
@@ -116,6 +123,13 @@ def _traced(
             export = Export(gather(fn, args, dict(kwargs or {}), loss, more.found), backward, adopts=False)
             joint = exported(export)
         return named(export, joint, open_loss=open_loss)
+
+
+def _as_written(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """What ``torch.compile`` was given, where it was: the compiled program cannot be traced."""
+    written = getattr(fn, "_orig_mod", None) if isinstance(fn, nn.Module) else None
+    written = written or getattr(fn, "_torchdynamo_orig_callable", None)
+    return written if callable(written) else fn
 
 
 @contextmanager

@@ -215,3 +215,30 @@ def test_operators_with_side_effects_stand_in_the_order_of_the_graph() -> None:
     assert torch.equal(inverse, torch.eye(3) / 4)
     with pytest.raises(torch.linalg.LinAlgError):
         traced.graph_module(-torch.eye(3))
+
+
+def test_what_was_compiled_is_traced_as_it_was_written() -> None:
+    linear = torch.nn.Linear(3, 2)
+    traced = trace(torch.compile(linear), torch.ones(4, 3))
+    assert [each.name for each in traced.inputs[:2]] == ["weight", "bias"]
+    inner = torch.nn.Sequential(torch.compile(linear), torch.nn.ReLU())
+    assert [str(node.target) for node in trace(inner, torch.ones(4, 3), backward=False).op_nodes] == [
+        "aten.t.default",
+        "aten.addmm.default",
+        "aten.relu.default",
+    ]
+    function = torch.compile(lambda x: x.sin() * 2)
+    assert len(trace(function, torch.ones(4), backward=False).op_nodes) == 2
+
+
+def test_functional_transforms_inside_a_program_are_traced() -> None:
+    def per_row(a: torch.Tensor) -> torch.Tensor:
+        return torch.func.vmap(lambda row: row.sin().sum())(a)
+
+    def slopes(a: torch.Tensor) -> torch.Tensor:
+        return torch.func.vmap(torch.func.grad(lambda row: (row**3).sum()))(a)
+
+    a = torch.randn(4, 3)
+    for program in (per_row, slopes):
+        traced = trace(program, a, backward=False)
+        torch.testing.assert_close(traced.graph_module(a)[0], program(a))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -59,7 +60,7 @@ def raising(x: torch.Tensor) -> torch.Tensor:
 VALUE = (
     "{name} needs the value of a tensor to go on, so its program is not one graph\n"
     "  line: test_refusals.py:{line}: {code}\n"
-    "  try: torch.where or torch.cond for a branch, a Python number for .item(), or a custom operator (torch.library) "
+    "  try: torch.where for a branch, a Python number for .item(), or a custom operator (torch.library) "
     "around this part"
 )
 SHAPE = (
@@ -85,12 +86,12 @@ REENTRANT = (
 SHAPES = (
     "{name} fails while it is traced: RuntimeError: a and b must have same reduction dim, but got [4, 3] X [4, 3].\n"
     "  line: test_refusals.py:{line}: {code}\n"
-    "  try: run it eagerly on the same arguments first; the cause stands above this error"
+    "  try: run it eagerly on the same arguments first; the cause is chained to this error"
 )
 KEY = (
     "{name} fails while it is traced: KeyError: 'k'\n"
     "  line: test_refusals.py:{line}: {code}\n"
-    "  try: run it eagerly on the same arguments first; the cause stands above this error"
+    "  try: run it eagerly on the same arguments first; the cause is chained to this error"
 )
 
 
@@ -171,7 +172,7 @@ def test_arguments_that_do_not_fit(args: int, kwargs: dict[str, int], text: str)
         (lambda out: out.argmax(), "the loss is no scalar: its shape is [], its dtype torch.int64"),
         (lambda out: 3, "the loss is no tensor but int"),
         (lambda out: None, "the loss is no tensor but NoneType"),
-        (3, "3 cannot be called"),
+        (3, "int cannot be called"),
     ],
 )
 def test_a_loss_that_is_none(loss, text: str) -> None:
@@ -182,9 +183,10 @@ def test_a_loss_that_is_none(loss, text: str) -> None:
 
 
 def test_what_cannot_be_called() -> None:
-    with pytest.raises(TraceError, match="3 cannot be called") as caught:
+    with pytest.raises(TraceError, match="int cannot be called") as caught:
         trace(3, torch.ones(3))  # type: ignore[arg-type]
-    assert caught.value.hint == "a torch.nn.Module or a function"
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("a torch.nn.Module or a function, and then its arguments: trace(model, x)")
 
 
 @pytest.mark.parametrize(
@@ -222,3 +224,27 @@ def test_the_log_of_torch_is_as_it_was() -> None:
     with pytest.raises(TraceError):
         trace(wrong_shapes, torch.randn(4, 3))
     assert log.disabled == before
+
+
+def prints(x: torch.Tensor) -> torch.Tensor:
+    print("mean", x.mean())
+    return x
+
+
+def converts(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(x.detach().numpy())
+
+
+@pytest.mark.parametrize("fn", [prints, converts])
+def test_a_program_that_reads_data_to_show_it_is_told_so(fn: Any) -> None:
+    with pytest.raises(TraceError) as caught:
+        trace(fn, torch.ones(3))
+    assert "try: a tensor has no data while it is traced: take out what prints it" in str(caught.value)
+    assert "line: test_refusals.py:" in str(caught.value)
+
+
+def test_a_failure_that_no_line_of_the_user_caused_names_the_call_of_trace() -> None:
+    with pytest.raises(TraceError) as caught:
+        trace(nn.Sequential(nn.Linear(3, 4), nn.Linear(3, 4)), torch.ones(2, 3))
+    assert "test_refusals.py" in str(caught.value)
+    assert "trace(nn.Sequential(" in str(caught.value)
