@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -101,6 +102,25 @@ class DistributedModule(nn.Module):
         if self._request.loss is None:
             return traced.structure.assemble(leaves)
         return leaves[0], traced.structure.assemble(leaves[1:])
+
+    # --- copies ---
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DistributedModule:
+        """A module with tensors of its own that runs the same programs, as averages of weights need."""
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        for shared in (self._request, self._plans, self._constants, self._wholes):
+            memo[id(shared)] = shared
+        copied.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return copied
+
+    def __getstate__(self) -> Any:
+        """Refuse to be written whole: programs belong to the processes that run them."""
+        raise ArgumentError(
+            "a distributed module cannot be pickled: it holds the programs and groups of this process",
+            argument="module",
+            hint="save module.state_dict(), and distribute the user's module again before loading",
+        )
 
     # --- what a call is ---
 

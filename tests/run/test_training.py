@@ -40,6 +40,7 @@ def test_four_ranks_train_with_uneven_shards(four_ranks: RankPool) -> None:
         cases.hybrid,
         cases.buffer_with_gradient,
         cases.batch_norm,
+        cases.averaged,
     ],
     ids=lambda case: case.__name__,
 )

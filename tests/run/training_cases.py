@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -220,3 +222,29 @@ def batch_norm() -> None:
         model.train()
     assert int(model[1].num_batches_tracked) == 3
     assert int(distributed.get_submodule("1").num_batches_tracked.to_local()) == 3
+
+
+def averaged() -> None:
+    """Copies have tensors of their own and run the same programs; an average of weights is that of the plain module."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)).double()
+    x = torch.randn(8, 6).double()
+    distributed = sl.distribute(model, sl.Mesh(dp=dist.get_world_size()), example=x, batch="dp")
+    copied = copy.deepcopy(distributed)
+    close(copied.eval()(mine(x)).detach(), distributed.eval()(mine(x)).detach(), "a copy")
+    distributed.train()
+    averages = []
+    for module, data in ((distributed, mine(x)), (model, x)):
+        average = torch.optim.swa_utils.AveragedModel(module)
+        stepper = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(3):
+            stepper.zero_grad()
+            module(data).square().mean().backward()
+            stepper.step()
+            average.update_parameters(module)
+        averages.append(average.module)
+    states_equal(distributed, model)
+    for name, parameter in averages[1].named_parameters():
+        close(whole_of(averages[0].get_parameter(name)), parameter, f"average of {name}")
+    assert not torch.equal(whole_of(copied.get_parameter("0.weight")), model[0].weight)
+    with pytest.raises(sl.SpmdLabError, match=r"save module\.state_dict\(\)"):
+        pickle.dumps(distributed)
