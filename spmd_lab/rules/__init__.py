@@ -8,7 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spmd_lab.errors import ExpansionError
-from spmd_lab.rules import attention, convolution, embedding, embedding_bag, identity, losses, mean_losses, pooling
+from spmd_lab.rules import (
+    attention,
+    convolution,
+    embedding,
+    embedding_bag,
+    identity,
+    interpolation,
+    losses,
+    mean_losses,
+    pooling,
+)
 from spmd_lab.rules.checking import misfit
 from spmd_lab.rules.factories import plan_factory
 from spmd_lab.rules.plan import OpCall, Plan, TensorArg
@@ -19,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OpCall", "Plan", "TensorArg", "plan_call"]
 
-_FAMILIES = (attention, convolution, embedding, embedding_bag, identity, losses, mean_losses, pooling)
+_FAMILIES = (attention, convolution, embedding, embedding_bag, identity, interpolation, losses, mean_losses, pooling)
 _RULES: dict[object, Callable[[OpCall], Plan]] = {op: rule for family in _FAMILIES for op, rule in family.RULES.items()}
 
 

@@ -1,59 +1,17 @@
-"""Every output and every gradient of real models equals the single-device run, on data, tensor and mixed meshes."""
+"""Models of the transformers library: what is shown of them."""
 
 from __future__ import annotations
-
-from functools import cache
 
 import pytest
 import torch
 
-import spmd_lab as sl
-from tests.models.zoo import ZOO, Specimen
+from tests.models import library
+from tests.models.test_zoo import expanded
 
-MESHES = {
-    "dp=4": (sl.Mesh(dp=4), ("batch",)),
-    "tp=4": (sl.Mesh(tp=4), ("params",)),
-    "dp=2,tp=2": (sl.Mesh(dp=2, tp=2), ("batch", "params")),
-}
+NAMES = [make.__name__ for make in library.MODELS]
 
 
-@cache
-def traced(name: str) -> tuple[Specimen, sl.TracedGraph]:
-    torch.manual_seed(0)
-    specimen = ZOO[name]()
-    return specimen, specimen.trace()
-
-
-def expanded(name: str, mesh_name: str) -> sl.Expansion:
-    specimen, graph = traced(name)
-    mesh, wanted = MESHES[mesh_name]
-    placing = {"batch": "dp", "params": specimen.rules}
-    return sl.expand(graph, mesh, **{key: placing[key] for key in wanted})
-
-
-@pytest.mark.parametrize("mesh_name", MESHES)
-@pytest.mark.parametrize("name", ZOO)
-def test_every_output_and_gradient_equals_the_single_device_run(name: str, mesh_name: str) -> None:
-    expansion = expanded(name, mesh_name)
-    report = expansion.program.verify()
-    report.raise_if_wrong()
-    gradients = {each.name for each in report.outputs if each.name.startswith("grad(")}
-    assert gradients == {f"grad({found.name})" for found in expansion.traced.inputs if found.role == "parameter"}
-    assert {"loss", "out.loss", "out.logits"} <= {each.name for each in report.outputs}
-    assert all(each.ok for each in report.outputs)
-    assert not [step for step in expansion.steps if step.fallback]
-
-
-@pytest.mark.parametrize("name", ZOO)
-def test_every_operator_and_every_collective_has_a_line(name: str) -> None:
-    _, graph = traced(name)
-    assert [node.name for node in graph.op_nodes if graph.source(node) is None] == []
-    collectives = expanded(name, "dp=2,tp=2").collectives
-    assert len(collectives) > 0
-    assert [each for each in collectives if each.source is None] == []
-
-
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_table_of_collectives_counts_what_runs(name: str) -> None:
     expansion = expanded(name, "dp=2,tp=2")
     waits = [

@@ -9,13 +9,15 @@ import torch
 import torch.distributed as dist
 
 import spmd_lab as sl
-from tests.models.zoo import ZOO, Specimen
+from tests.models.zoo import ZOO
 from tests.run.on_rank import assembled, close, mine, states_equal, whole_of, world_mesh
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch.distributed.device_mesh import DeviceMesh
+
+    from tests.models.specimen import Specimen
 
 CPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool)
 
