@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -175,15 +176,17 @@ class _Splicer:
         self.values: dict[str, fx.Node] = {}
         self.tuples: dict[str, tuple[fx.Node | None, ...]] = {}
         self.constants: dict[str, torch.Tensor] = {}
+        self.taken = {node.name for node in expansion.traced.graph_module.graph.nodes}
 
     def step(self, step: Step, operands: Sequence[fx.Node], values: Sequence[str]) -> tuple[fx.Node | None, ...]:
         """Copy the subgraph of one step behind its operands; name its outputs after the values that they hold."""
         local: LocalGraph = self.expansion.subgraphs[step.name].at(self.coordinate)
-        names = {node: name for node, name in zip(local.outputs, values, strict=False) if node is not None}
+        names = {node: _identifier(name) for node, name in zip(local.outputs, values, strict=False) if node is not None}
         copies: dict[fx.Node, fx.Node] = dict(zip(local.inputs, operands, strict=True))
         for node in local.body:
             args, kwargs = fx.map_arg((node.args, node.kwargs), copies.__getitem__)
-            copy = self.graph.create_node(node.op, node.target, args, kwargs, names.get(node, node.name))
+            name = names.get(node) or (f"local_{node.name}" if node.name in self.taken else node.name)
+            copy = self.graph.create_node(node.op, node.target, args, kwargs, name)
             copy.meta = {**node.meta, "spmd_step": step.name, "source": step.source, "phase": step.phase}
             copies[node] = copy
         self.constants.update(local.constants)
@@ -193,6 +196,11 @@ class _Splicer:
         """Note that a node holds a value of the traced graph (the first name stays: an identity adds none)."""
         self.values[value] = node
         node.meta.setdefault("spmd_value", value)
+
+
+def _identifier(name: str) -> str:
+    """The name of a value as Python accepts it, without the underscore at the end that means "in place"."""
+    return re.sub(r"\W+", "_", name).strip("_")
 
 
 def _splice(expansion: Expansion, coordinate: tuple[int, ...]) -> fx.GraphModule:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -11,7 +10,7 @@ from torch import fx
 
 from spmd_lab.errors import ExpansionError, UnsupportedOperatorError
 from spmd_lab.expand.steps import make_step
-from spmd_lab.expand.subgraph import Subgraph
+from spmd_lab.expand.subgraph import Subgraph, known_subgraphs
 from spmd_lab.layout import replicated
 from spmd_lab.rules import OpCall, TensorArg, plan_call
 from spmd_lab.torch_internals.operators import is_operator
@@ -24,12 +23,9 @@ if TYPE_CHECKING:
     from spmd_lab.mesh import Mesh
     from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["Propagated", "Unsupported", "forget_subgraphs", "propagate"]
+__all__ = ["Propagated", "Unsupported", "propagate"]
 
 Unsupported = Literal["replicate", "error"]
-
-_KEPT = 4096
-_subgraphs: OrderedDict[Hashable, Subgraph] = OrderedDict()
 
 
 class Propagated(NamedTuple):
@@ -86,11 +82,6 @@ def propagate(
     return Propagated(walk.steps, walk.layouts, walk.subgraphs)
 
 
-def forget_subgraphs() -> None:
-    """Empty the cache of subgraphs: the next expansion builds each anew."""
-    _subgraphs.clear()
-
-
 class _Walk:
     """The state of one walk."""
 
@@ -131,11 +122,7 @@ class _Walk:
     def expand(self, node: fx.Node) -> tuple[Subgraph, tuple[fx.Node, ...]]:
         """The subgraph of a node, built or found, and the nodes that it reads."""
         call, read, key = self.call_of(node)
-        found = _subgraphs.get(key)
-        if found is None:
-            found = _subgraphs[key] = self.build(node, call, read)
-            if len(_subgraphs) > _KEPT:
-                _subgraphs.popitem(last=False)
+        found = known_subgraphs.find(key, lambda: self.build(node, call, read))
         return found, read
 
     def build(self, node: fx.Node, call: OpCall, read: tuple[fx.Node, ...]) -> Subgraph:

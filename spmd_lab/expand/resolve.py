@@ -9,7 +9,7 @@ from torch.distributed.tensor import Partial, Replicate
 
 from spmd_lab.errors import ArgumentError, ExpansionError
 from spmd_lab.expand.steps import make_step
-from spmd_lab.expand.subgraph import Subgraph
+from spmd_lab.expand.subgraph import Subgraph, known_subgraphs
 from spmd_lab.rules import Plan
 
 if TYPE_CHECKING:
@@ -114,12 +114,11 @@ def _refuse_exact(policy: OutputPolicy, output: TracedOutput) -> None:
         )
 
 
-_kept: dict[tuple[Layout, Layout], Subgraph] = {}
-
-
 def _resolving(has: Layout, target: Layout) -> Subgraph:
     """The subgraph that does nothing but redistribute; one for each pair of layouts."""
-    if (has, target) not in _kept:
+
+    def build() -> Subgraph:
         plan = Plan((target,), (target,), lambda _, nodes: nodes[0])
-        _kept[has, target] = Subgraph(has.mesh, (has,), (0,), plan, gives_tuple=False)
-    return _kept[has, target]
+        return Subgraph(has.mesh, (has,), (0,), plan, gives_tuple=False)
+
+    return known_subgraphs.find(("resolve", has, target), build)

@@ -8,6 +8,7 @@ on none; ranks that agree there share it.
 from __future__ import annotations
 
 import operator
+from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from spmd_lab.expand.redistribute import redistribution
 from spmd_lab.local_graph import EmittedCollective, LocalGraphBuilder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
     import torch
 
     from spmd_lab.expand.values import Redistribution
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from spmd_lab.mesh import Mesh
     from spmd_lab.rules import Plan
 
-__all__ = ["LocalGraph", "Subgraph"]
+__all__ = ["LocalGraph", "Subgraph", "SubgraphCache", "forget_subgraphs", "known_subgraphs"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,35 @@ class LocalGraph:
     def body(self) -> tuple[fx.Node, ...]:
         """The nodes after the placeholders."""
         return tuple(self.graph.nodes)[len(self.inputs) :]
+
+
+class SubgraphCache:
+    """Subgraphs by what makes two calls equal work; those that were not asked for longest go first.
+
+    Parameters
+    ----------
+    most : int
+        How many are kept.
+    """
+
+    def __init__(self, most: int = 4096) -> None:
+        self._most = most
+        self._kept: OrderedDict[Hashable, Subgraph] = OrderedDict()
+
+    def find(self, key: Hashable, build: Callable[[], Subgraph]) -> Subgraph:
+        """The subgraph of a key, built where it is not known."""
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = build()
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(key)
+        return found
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._kept.clear()
 
 
 class Subgraph:
@@ -150,3 +182,12 @@ class Subgraph:
             None if layout is None else builder.call(operator.getitem, made, index)
             for index, layout in enumerate(layouts)
         )
+
+
+known_subgraphs = SubgraphCache()
+"""What is kept for the next node, and for the next expansion."""
+
+
+def forget_subgraphs() -> None:
+    """Empty the cache of subgraphs: the next expansion builds each anew."""
+    known_subgraphs.clear()

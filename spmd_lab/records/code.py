@@ -71,9 +71,14 @@ def _line(node: fx.Node, comment: Callable[[fx.Node], str], mesh: Mesh | None) -
         statement=f"{node.name} = {_call(node)}",
         comment=comment(node),
         line=line_record(node.meta.get("source")),
-        phase=node.meta.get("phase", ""),
+        phase="resolve" if resolves(node) else node.meta.get("phase", ""),
         axis=position,
     )
+
+
+def resolves(node: fx.Node) -> bool:
+    """Whether a node of a program belongs to an output that is resolved."""
+    return str(node.meta.get("spmd_step", "")).startswith("resolve:")
 
 
 def _call(node: fx.Node) -> str:

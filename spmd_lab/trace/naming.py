@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spmd_lab.trace.exporting import Export
-    from spmd_lab.trace.program import Slot
+    from spmd_lab.trace.slots import Slot
     from spmd_lab.trace.trees import Tree
 
 __all__ = ["named"]

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import spmd_lab as sl
 from spmd_lab.demo import GPT
-from spmd_lab.expand.propagate import forget_subgraphs
+from spmd_lab.expand.subgraph import forget_subgraphs
 from tests.benchmarks.dtensor_peer import fake_world, time_export
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import spmd_lab as sl
 from spmd_lab.demo import GPT, expand_demo
-from spmd_lab.expand.propagate import forget_subgraphs
+from spmd_lab.expand.subgraph import forget_subgraphs
 
 
 def proved(fn: Any, *args: Any, mesh: sl.Mesh, **how: Any) -> sl.Expansion:
