@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-import weakref
-from contextlib import suppress
-from multiprocessing.connection import Listener, wait
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import torch
 
-from spmd_lab.errors import ArgumentError, RankError
+from spmd_lab.errors import ArgumentError
 from spmd_lab.prove.inputs import global_values
 from spmd_lab.rebuild import Program
-from spmd_lab.run import rank_process
+from spmd_lab.run.rank_group import RankGroup, raise_failure
 from spmd_lab.run.rank_work import FunctionWork, ProgramWork
 from spmd_lab.saving import SavedProgram
 from spmd_lab.saving.saved import saved_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from multiprocessing.connection import Connection
+    from collections.abc import Callable
 
 __all__ = ["Ranks"]
-
-_STARTING, _GRACE, _INTERRUPTED = 180.0, 3.0, 3.0
-"""Seconds: for processes to start; for the others to answer once a rank has failed; once the kernel is interrupted."""
 
 
 class Ranks:
@@ -78,7 +62,7 @@ class Ranks:
         self.device = device or ("cuda" if gpus >= size else "cpu")
         self.patience_s = patience_s
         self.printed: list[str] = [""] * size
-        self._group: _Group | None = None
+        self._group: RankGroup | None = None
 
     def run(self, work: Callable[..., Any] | Program | SavedProgram, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a function on every rank, or run a program.
@@ -103,7 +87,7 @@ class Ranks:
             If a rank raises or dies: the others are ended, and start anew when they are needed.
         """
         request = cloudpickle.dumps(_work(work, args, kwargs, self.size))
-        self._group = self._group or _Group(self.size, self.device, self.patience_s)
+        self._group = self._group or RankGroup(self.size, self.device, self.patience_s)
         try:
             answers = self._group.ask(request)
         except BaseException:
@@ -113,7 +97,7 @@ class Ranks:
         for rank, printed in enumerate(self.printed):
             for line in printed.splitlines():
                 print(f"[rank {rank}] {line}")  # noqa: T201 - what ranks print is for the user
-        _raise_failure(dict(enumerate(answers)))
+        raise_failure(dict(enumerate(answers)))
         return [result for _, result, _ in answers]
 
     def close(self) -> None:
@@ -170,141 +154,3 @@ def _all_given(kept: SavedProgram, args: tuple[Any, ...]) -> tuple[torch.Tensor,
             hint="whole tensors, in order: " + ", ".join(port.name for port in kept.inputs),
         )
     return args
-
-
-def _raise_failure(answers: Mapping[int, tuple[bool, Any, str]]) -> None:
-    for rank, (good, told, _) in sorted(answers.items()):
-        if not good:
-            raise RankError(
-                f"rank {rank} raised {told['kind']}: {told['text']}\n{told['traceback'].rstrip()}",
-                node=told["node"],
-                rank=rank,
-            )
-
-
-class _Group:
-    """The processes of one process group, and a pipe to each."""
-
-    def __init__(self, size: int, device: str, patience_s: float) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="spmd_lab_ranks_"))
-        key = secrets.token_bytes(32)
-        listener = Listener(str(self._folder / "kernel"), authkey=key)
-        environment = os.environ | {
-            rank_process.ADDRESS: str(listener.address),
-            rank_process.KEY: key.hex(),
-            rank_process.STORE: str(self._folder / "group"),
-            rank_process.DEVICE: device,
-            rank_process.PATIENCE: str(patience_s),
-            "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        }
-        self._log = (self._folder / "log").open("w+")
-        self._launcher = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={size}"),
-                *("--rdzv-backend=c10d", f"--rdzv-endpoint={self._folder / 'meeting'}", "--rdzv-conf=store_type=file"),
-                *("--max-restarts=0", "-m", rank_process.__name__),
-            ],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # an interrupt of the kernel is passed on by us, not by the terminal
-        )
-        self._finalizer = weakref.finalize(self, _end, self._launcher, self._folder)
-        self._pipes: list[Connection] = []
-        self._pids: list[int] = []
-        with listener:
-            self._accept(listener, size)
-
-    def _accept(self, listener: Listener, size: int) -> None:
-        deadline = time.monotonic() + _STARTING
-        arrived: dict[int, tuple[Connection, int]] = {}
-        pending: list[Any] = []
-        socket: Any = listener._listener._socket  # type: ignore[attr-defined]  # noqa: SLF001 - to wait with a limit
-        while len(arrived) < size:
-            for each in wait([socket, *pending], timeout=0.5):
-                if each is socket:
-                    pending.append(listener.accept())
-                else:
-                    pending.remove(each)
-                    pipe: Connection = each  # type: ignore[assignment]
-                    rank, pid = pipe.recv()
-                    arrived[rank] = (pipe, pid)
-            if self._launcher.poll() is not None or time.monotonic() > deadline:
-                told = self._tail()
-                self.close()
-                raise RankError(f"{size} ranks did not start:\n{told}", rank=0, hint="see what they wrote above")
-        self._pipes = [arrived[rank][0] for rank in range(size)]
-        self._pids = [arrived[rank][1] for rank in range(size)]
-
-    def ask(self, request: bytes) -> list[tuple[bool, Any, str]]:
-        """Send a request to every rank; all answers, in the order of ranks."""
-        answers: dict[int, tuple[bool, Any, str]] = {}
-        for rank, pipe in enumerate(self._pipes):
-            try:
-                pipe.send_bytes(request)
-            except OSError:
-                raise self._died(rank) from None
-        deadline = float("inf")
-        try:
-            while len(answers) < len(self._pipes) and time.monotonic() < deadline:
-                self._collect(answers)
-                if any(not good for good, _, _ in answers.values()):
-                    deadline = min(deadline, time.monotonic() + _GRACE)
-        except KeyboardInterrupt:
-            self._interrupt(answers)
-            raise
-        if len(answers) < len(self._pipes):
-            _raise_failure(answers)
-        return [answers[rank] for rank in range(len(self._pipes))]
-
-    def _collect(self, answers: dict[int, tuple[bool, Any, str]]) -> None:
-        waiting = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in answers}
-        for pipe in wait(list(waiting), timeout=0.2):
-            rank = waiting[pipe]  # type: ignore[index]
-            try:
-                answers[rank] = cloudpickle.loads(pipe.recv_bytes())  # type: ignore[union-attr]
-            except (EOFError, OSError):
-                raise self._died(rank) from None
-
-    def _interrupt(self, answers: dict[int, tuple[bool, Any, str]]) -> None:
-        """Pass an interrupt on to the ranks that are still at work."""
-        for rank, pid in enumerate(self._pids):
-            if rank not in answers:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGINT)
-        deadline = time.monotonic() + _INTERRUPTED
-        with suppress(RankError):
-            while len(answers) < len(self._pipes) and time.monotonic() < deadline:
-                self._collect(answers)
-
-    def _died(self, rank: int) -> RankError:
-        with suppress(subprocess.TimeoutExpired):
-            self._launcher.wait(timeout=_GRACE)
-        return RankError(
-            f"rank {rank} died while it was at work:\n{self._tail()}", rank=rank, hint="see what it wrote above"
-        )
-
-    def _tail(self, lines: int = 30) -> str:
-        self._log.seek(0)
-        return "".join(self._log.readlines()[-lines:]).rstrip()
-
-    def close(self) -> None:
-        """End the processes, whatever they do."""
-        for pipe in self._pipes:
-            pipe.close()
-        self._log.close()
-        self._finalizer()
-
-
-def _end(launcher: subprocess.Popen[bytes], folder: Path) -> None:
-    """End a launcher and the ranks that it started: they are one process group."""
-    if launcher.poll() is None:
-        launcher.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            launcher.wait(timeout=_GRACE)
-    with suppress(ProcessLookupError):
-        os.killpg(launcher.pid, signal.SIGKILL)
-    launcher.wait()
-    shutil.rmtree(folder, ignore_errors=True)
