@@ -11,6 +11,7 @@ from spmd_lab.errors import ExpansionError
 from spmd_lab.rules import (
     attention,
     convolution,
+    elementwise,
     embedding,
     embedding_bag,
     identity,
@@ -29,7 +30,18 @@ if TYPE_CHECKING:
 
 __all__ = ["OpCall", "Plan", "TensorArg", "plan_call"]
 
-_FAMILIES = (attention, convolution, embedding, embedding_bag, identity, interpolation, losses, mean_losses, pooling)
+_FAMILIES = (
+    attention,
+    convolution,
+    elementwise,
+    embedding,
+    embedding_bag,
+    identity,
+    interpolation,
+    losses,
+    mean_losses,
+    pooling,
+)
 _RULES: dict[object, Callable[[OpCall], Plan]] = {op: rule for family in _FAMILIES for op, rule in family.RULES.items()}
 
 

@@ -11,20 +11,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor import Partial, Shard
 
-from spmd_lab.rules.strategies import Way, choose_ways, pick
+from spmd_lab.rules.strategies import Way, aligned, choose_ways, pick
 from spmd_lab.torch_internals.operators import position_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import fx
-    from torch.distributed.tensor.placement_types import Placement
 
     from spmd_lab.layout import Layout
     from spmd_lab.local_graph import LocalGraphBuilder
-    from spmd_lab.rules.plan import OpCall, Plan, TensorArg
+    from spmd_lab.rules.plan import OpCall, Plan
 
 __all__ = ["RULES"]
 
@@ -56,18 +55,12 @@ def _plan_by_element(call: OpCall, *, summed: bool) -> tuple[Plan, Layout | None
     if like is None or result is None or not (summed or tuple(result.shape) == shape):
         return choose_ways(call, []), None
     ways = [
-        Way(tuple(_aligned(tensor, dim, shape) for tensor in call.tensors), (Partial() if summed else Shard(dim),))
+        Way(tuple(aligned(tensor, dim, shape) for tensor in call.tensors), (Partial() if summed else Shard(dim),))
         for dim in range(len(shape))
     ]
     plan = choose_ways(call, ways)
     layout = plan.needs[like.index]
     return plan, None if layout.is_replicated else layout
-
-
-def _aligned(tensor: TensorArg, dim: int, shape: torch.Size) -> Placement:
-    """Divide the dim of a tensor that lies under ``dim`` of the broadcast shape, unless it is stretched to it."""
-    own = dim - (len(shape) - len(tensor.layout.global_shape))
-    return Shard(own) if own >= 0 and tensor.layout.global_shape[own] == shape[dim] else Replicate()
 
 
 def _mean_of_sums(call: OpCall, layout: Layout) -> Callable[[LocalGraphBuilder, tuple[fx.Node, ...]], fx.Node]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spmd_lab.local_graph import LocalGraphBuilder
     from spmd_lab.rules.plan import OpCall
 
-__all__ = ["Way", "choose_ways", "everything_whole", "pick", "run_operator", "sharded_alike"]
+__all__ = ["Way", "aligned", "choose_ways", "everything_whole", "pick", "run_operator", "sharded_alike"]
 
 
 class Way(NamedTuple):
@@ -101,3 +101,9 @@ def sharded_alike(dim: int, which: Sequence[bool], outputs: Sequence[bool]) -> W
     """The way that divides the same dim of several tensors and outputs, and leaves the others whole."""
     place = {True: Shard(dim), False: Replicate()}
     return Way(tuple(place[each] for each in which), tuple(place[each] for each in outputs))
+
+
+def aligned(tensor: TensorArg, dim: int, shape: Sequence[int]) -> Placement:
+    """Divide the dim of a tensor that lies under ``dim`` of the broadcast shape, unless it is stretched to it."""
+    own = dim - (len(shape) - len(tensor.layout.global_shape))
+    return Shard(own) if own >= 0 and tensor.layout.global_shape[own] == shape[dim] else Replicate()
