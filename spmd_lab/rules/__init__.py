@@ -19,6 +19,7 @@ from spmd_lab.rules import (
     losses,
     mean_losses,
     pooling,
+    vector_norm,
 )
 from spmd_lab.rules.checking import misfit
 from spmd_lab.rules.factories import plan_factory
@@ -41,6 +42,7 @@ _FAMILIES = (
     losses,
     mean_losses,
     pooling,
+    vector_norm,
 )
 _RULES: dict[object, Callable[[OpCall], Plan]] = {op: rule for family in _FAMILIES for op, rule in family.RULES.items()}
 

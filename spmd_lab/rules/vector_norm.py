@@ -1,0 +1,90 @@
+"""Norms of vectors: the powers of what each rank holds add up; the root is taken once.
+
+Torch leaves such a norm to a placement of its own, whose pieces are norms, and which no other operator understands.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch.distributed.tensor import Partial, Replicate, Shard
+
+from spmd_lab.layout import Layout
+from spmd_lab.rules.never_empty import Shards, never_empty
+from spmd_lab.rules.strategies import Way, choose_ways, pick
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import fx
+    from torch.distributed.tensor.placement_types import Placement
+
+    from spmd_lab.local_graph import LocalGraphBuilder
+    from spmd_lab.rules.plan import OpCall, Plan
+
+__all__ = ["RULES"]
+
+aten = torch.ops.aten
+
+
+def plan_vector_norm(call: OpCall) -> Plan:
+    """Plan ``linalg_vector_norm(self, ord, dim, keepdim, *, dtype)``."""
+    ndim, order = len(call.argument("self").layout.global_shape), float(call.argument("ord"))
+    summed = {dim % ndim for dim in call.argument("dim") or range(ndim)} if ndim else set()
+    ways = [
+        Way((Shard(dim),), (Shard(dim if call.argument("keepdim") else _place(dim, summed)),))
+        for dim in range(ndim)
+        if dim not in summed
+    ]
+    if order >= 0:
+        over_ranks: Placement = {0.0: Partial("sum"), math.inf: Partial("max")}.get(order, Replicate())
+        ways += [Way((Shard(dim),), (over_ranks,)) for dim in sorted(summed)]
+    plan = choose_ways(call, ways)
+    axes = [split.axis for dim in sorted(summed) for split in plan.needs[0].splits(dim)]
+    added = axes if 0 < order < math.inf else []
+    return replace(plan, emit=never_empty(plan.needs, plan.outputs, _root_of_sum(call, plan, order, added)))
+
+
+def _place(dim: int, summed: set[int]) -> int:
+    """Where a dim comes out when those that are summed are dropped."""
+    return dim - sum(other < dim for other in summed)
+
+
+def _root_of_sum(
+    call: OpCall, plan: Plan, order: float, axes: list[str]
+) -> Callable[[LocalGraphBuilder, Shards], fx.Node]:
+    """Each rank's own norm; where several have a part, the root of the sum of their powers."""
+    output = plan.outputs[0]
+    assert output is not None
+    wide = torch.promote_types(output.dtype, torch.float32)
+    pending = [
+        Layout(
+            output.global_shape,
+            wide,
+            call.mesh,
+            [
+                Partial() if axis in axes[done:] else placement
+                for axis, placement in zip(call.mesh.axes, output.placements, strict=True)
+            ],
+        )
+        for done in range(len(axes) + 1)
+    ]
+
+    def run(builder: LocalGraphBuilder, shards: Shards) -> fx.Node:
+        norm = builder.call(call.op, *pick(call.args, shards.nodes), **pick(call.kwargs, shards.nodes))
+        if not axes:
+            return norm
+        power = builder.call(aten._to_copy.default, norm, dtype=wide)
+        power = builder.call(aten.pow.Tensor_Scalar, power, order)
+        for have, need, axis in zip(pending, pending[1:], axes, strict=False):
+            power = builder.all_reduce(power, axis, have, need)
+        root = builder.call(aten.pow.Tensor_Scalar, power, 1 / order)
+        return builder.call(aten._to_copy.default, root, dtype=output.dtype)
+
+    return run
+
+
+RULES: dict[object, Callable[[OpCall], Plan]] = {aten.linalg_vector_norm.default: plan_vector_norm}
