@@ -69,7 +69,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: 2)")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one operator (default: 60)")
     parser.add_argument("--quick", action="store_true", help="only on the mesh of one axis")
-    parser.add_argument("--again", metavar="JSON", help="take this earlier run, and repeat what is not equal in it")
+    parser.add_argument(
+        "--again", metavar="JSON", help="take this earlier run, and repeat what is not equal, or is gathered, in it"
+    )
     parser.add_argument("--out", metavar="FILE", help="write the table there")
     parser.add_argument("--json", metavar="FILE", help="write every case there, one operator a line")
     parser.add_argument(
@@ -83,11 +85,15 @@ def _chosen(options: argparse.Namespace, earlier: dict[str, OperatorOutcome]) ->
     if options.ops:
         names = [name for name in names if any(fnmatch.fnmatchcase(name, glob) for glob in options.ops)]
     elif earlier:
-        names = [name for name in names if name not in earlier or earlier[name].kind not in ("equal", "no sample")]
+        names = [name for name in names if name not in earlier or not _is_settled(earlier[name])]
     if options.shard:
         index, _, count = options.shard.partition("/")
         names = names[int(index) - 1 :: int(count)]
     return names
+
+
+def _is_settled(outcome: OperatorOutcome) -> bool:
+    return outcome.kind in ("equal", "no sample") and not outcome.fallbacks
 
 
 def _read(path: str) -> dict[str, OperatorOutcome]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from tests.coverage.outcome import Kind, OperatorOutcome
 
-__all__ = ["counts", "failures", "table"]
+__all__ = ["counts", "failures", "fallbacks", "refusals", "table"]
 
 
 def counts(outcomes: Sequence[OperatorOutcome]) -> str:
@@ -73,6 +74,21 @@ def failures(outcomes: Sequence[OperatorOutcome], kind: Kind) -> list[str]:
     return lines
 
 
+def refusals(outcomes: Sequence[OperatorOutcome]) -> list[str]:
+    """One line per kind of refusal, the most frequent first: the reason without the operator, and who has it."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for each in sorted(outcomes, key=lambda outcome: outcome.name):
+        if each.kind == "refused":
+            bad = sum(case.kind == "refused" for case in each.cases)
+            share = "" if bad == len(each.cases) else f" ({bad} of {len(each.cases)} cases)"
+            found[_OPERATOR.sub(r"\1…", each.reason)].append(each.name + share)
+    ordered = sorted(found, key=lambda reason: (-len(found[reason]), reason))
+    return [f"{reason} ({len(found[reason])}): {', '.join(found[reason])}" for reason in ordered]
+
+
+_OPERATOR = re.compile(r"^(\w+Error: )\S+")
+
+
 def fallbacks(outcomes: Sequence[OperatorOutcome]) -> list[str]:
     """One line per gathered operator: how many entries of the table it is in, and why; the most frequent first."""
     users: dict[str, set[str]] = defaultdict(set)
@@ -92,11 +108,9 @@ def table(outcomes: Sequence[OperatorOutcome]) -> str:
     for kind in KINDS:
         if kind in ("equal", "no sample"):
             continue
-        lines = failures(outcomes, kind)
+        lines = refusals(outcomes) if kind == "refused" else failures(outcomes, kind)
         if lines:
-            parts.append(
-                f"## {kind.capitalize()} ({len(lines)})\n\n" + "\n".join(f"- {_plain(line)}" for line in lines)
-            )
+            parts.append(f"## {kind.capitalize()}\n\n" + "\n".join(f"- {_plain(line)}" for line in lines))
     unusable = [each.name for each in outcomes if each.kind == "no sample"]
     if unusable:
         parts.append(f"## No usable sample ({len(unusable)})\n\n{', '.join(sorted(unusable))}")
