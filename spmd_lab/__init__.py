@@ -85,6 +85,9 @@ class _Package(ModuleType):
         if not (name in _HOMES and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return import_module, (self.__name__,)  # functions that travel to other processes name the package
+
 
 sys.modules[__name__].__class__ = _Package
 

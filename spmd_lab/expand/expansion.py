@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spmd_lab.mesh import Mesh
     from spmd_lab.prove import VerifyReport
     from spmd_lab.rebuild import Program
-    from spmd_lab.trace.values import TracedGraph
+    from spmd_lab.trace.values import Source, TracedGraph
 
 __all__ = ["Expansion"]
 
@@ -156,11 +156,7 @@ class Expansion:
         inside = [step for step in with_lines if step is named or _is_inside(step.source.module, key)]  # type: ignore[union-attr]
         if named is not None:
             return inside or [named]
-        found = inside or [
-            step
-            for step in with_lines
-            if _is_place(key, step.source.file, step.source.line)  # type: ignore[union-attr]
-        ]
+        found = inside or [step for step in with_lines if step.source is not None and _is_place(key, step.source)]
         if not found:
             raise self._nothing_called(key)
         return found
@@ -237,10 +233,10 @@ class Expansion:
         return save_page(self, path, report)
 
 
-def _is_place(key: str, file: str, line: int) -> bool:
+def _is_place(key: str, source: Source) -> bool:
     """Whether ``model.py:17``, or a longer path, names this line."""
-    place = f"{file}:{line}".replace("\\", "/")
-    return place == key or place.endswith("/" + key.replace("\\", "/"))
+    whole = f"{source.file}:{source.line}".replace("\\", "/")
+    return key == source.place or whole == key or whole.endswith("/" + key.replace("\\", "/"))
 
 
 def _is_inside(module: str, path: str) -> bool:

@@ -86,7 +86,7 @@ class Ranks:
         RankError
             If a rank raises or dies: the others are ended, and start anew when they are needed.
         """
-        request = cloudpickle.dumps(_work(work, args, kwargs, self.size))
+        request = _packed(_work(work, args, kwargs, self.size))
         self._group = self._group or RankGroup(self.size, self.device, self.patience_s)
         try:
             answers = self._group.ask(request)
@@ -143,6 +143,17 @@ def _work(work: Any, args: tuple[Any, ...], kwargs: dict[str, Any], size: int) -
     traced = work.expansion.traced
     lines = {step.name: str(step.source) for step in work.expansion.steps if step.source is not None}
     return ProgramWork(kept, global_values(traced, args or None, seed=0), lines)
+
+
+def _packed(work: FunctionWork | ProgramWork) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(work))
+    except Exception as error:
+        raise ArgumentError(
+            f"the work cannot be sent to other processes: {type(error).__name__}: {error}",
+            argument="work",
+            hint="make inside the function what belongs to one process: files, locks, process groups, Ranks",
+        ) from error
 
 
 def _all_given(kept: SavedProgram, args: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from spmd_lab.errors import ArgumentError, nearest
+from spmd_lab.trace.cells import shown_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,8 +52,8 @@ class Source:
 
     @property
     def place(self) -> str:
-        """``gpt.py:17``: the file's own name and the line."""
-        return f"{self.file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{self.line}"
+        """``gpt.py:17``: the file's own name and the line; ``cell2320:17`` in a cell of a notebook."""
+        return f"{shown_file(self.file)}:{self.line}"
 
     def __str__(self) -> str:
         return f"{self.place}: {self.code}"

@@ -194,3 +194,14 @@ def test_work_that_does_not_fit_is_refused_before_anything_starts() -> None:
     with pytest.raises(ArgumentError, match="int cannot be called"):
         ranks.run(3)  # type: ignore[arg-type]
     assert not ranks.is_running
+
+
+def test_work_that_cannot_travel_is_refused(ranks: sl.Ranks) -> None:
+    lock = threading.Lock()
+    with pytest.raises(ArgumentError, match="the work cannot be sent to other processes: TypeError") as caught:
+        ranks.run(lambda: lock.locked())
+    assert "make inside the function what belongs to one process" in str(caught.value)
+
+
+def test_functions_may_use_the_package(ranks: sl.Ranks) -> None:
+    assert ranks.run(lambda: sl.Mesh(dp=2).size) == [2, 2]

@@ -156,3 +156,13 @@ def test_an_operator_that_functionalisation_makes_has_a_line(backward: bool) -> 
     traced = trace(program, torch.randn(4, 3), torch.randn(4, 3, requires_grad=True), backward=backward)
     assert None not in [traced.source(node) for node in traced.op_nodes]
     assert lines(traced) <= {"z = y * 2", "z[:, 0] = x[:, 1]", "z.t().mul_(3)", "return z.clamp_(min=0)"}
+
+
+def test_cells_of_notebooks_have_short_names_that_follow_from_their_text() -> None:
+    for file, shown in {
+        "/tmp/ipykernel_815/2320005705.py": "cell2320",
+        "/tmp/ipykernel_9/2320005705.py": "cell2320",
+        "<ipython-input-3-cda23c8372fe>": "cellcda2",
+        "C:\\models\\gpt.py": "gpt.py",
+    }.items():
+        assert Source(file, 7, "x", "f", "").place == f"{shown}:7"
