@@ -20,6 +20,7 @@ from spmd_lab.rules import (
     mean_losses,
     pooling,
     vector_norm,
+    views,
 )
 from spmd_lab.rules.checking import misfit
 from spmd_lab.rules.factories import plan_factory
@@ -43,6 +44,7 @@ _FAMILIES = (
     mean_losses,
     pooling,
     vector_norm,
+    views,
 )
 _RULES: dict[object, Callable[[OpCall], Plan]] = {op: rule for family in _FAMILIES for op, rule in family.RULES.items()}
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch import fx
+
 from spmd_lab.elements import held_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from torch import fx
 
     from spmd_lab.layout import Layout
     from spmd_lab.local_graph import LocalGraphBuilder
@@ -31,7 +31,7 @@ class Shards(NamedTuple):
 def never_empty(
     needs: tuple[Layout, ...],
     outputs: tuple[Layout | None, ...],
-    run: Callable[[LocalGraphBuilder, Shards], fx.Node],
+    run: Callable[[LocalGraphBuilder, Shards], fx.Node | tuple[fx.Node | None, ...]],
 ) -> Callable[[LocalGraphBuilder, tuple[fx.Node, ...]], Any]:
     """The local program ``run``, on shards that have at least one element along every divided dim.
 
@@ -40,7 +40,7 @@ def never_empty(
     needs, outputs : tuple of Layout
         Those of the plan.
     run : callable
-        Appends the operator to a builder.
+        Appends the operator to a builder; returns what a plan's ``emit`` does.
     """
 
     def emit(builder: LocalGraphBuilder, nodes: tuple[fx.Node, ...]) -> Any:
@@ -48,14 +48,21 @@ def never_empty(
         made = run(builder, Shards(grown, tuple(_grown_shape(builder, need) for need in needs)))
         if not any(layout is not None and _dims_that_may_be_empty(layout) for layout in outputs):
             return made
-        if len(outputs) == 1:
+        if len(outputs) == 1 and isinstance(made, fx.Node):
             return _without_added(builder, made, outputs[0])
         return tuple(
-            None if layout is None else _without_added(builder, builder.call(operator.getitem, made, index), layout)
+            None if layout is None else _without_added(builder, _item(builder, made, index), layout)
             for index, layout in enumerate(outputs)
         )
 
     return emit
+
+
+def _item(builder: LocalGraphBuilder, made: fx.Node | tuple[fx.Node | None, ...], index: int) -> fx.Node:
+    """One output of several, from the node that holds them all or from a tuple of nodes."""
+    found = made[index] if isinstance(made, tuple) else builder.call(operator.getitem, made, index)
+    assert found is not None
+    return found
 
 
 def _dims_that_may_be_empty(layout: Layout) -> list[int]:

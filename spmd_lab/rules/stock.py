@@ -11,6 +11,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from spmd_lab.errors import LayoutError, UnsupportedOperatorError
 from spmd_lab.layout import Layout, replicated
 from spmd_lab.rules.checking import misfit
+from spmd_lab.rules.from_nothing import from_nothing
 from spmd_lab.rules.plan import Plan, TensorArg
 from spmd_lab.rules.strategies import pick, run_operator
 from spmd_lab.torch_internals.operators import is_random
@@ -178,12 +179,14 @@ def _doubt(plan: Plan) -> str | None:
 
 def _run_answer(
     call: OpCall, answer: StockAnswer, needs: tuple[Layout, ...], outputs: tuple[Layout | None, ...]
-) -> Callable[[LocalGraphBuilder, tuple[fx.Node, ...]], fx.Node]:
+) -> Callable[[LocalGraphBuilder, tuple[fx.Node, ...]], fx.Node | tuple[fx.Node | None, ...]]:
     """The local program: the operator with arguments whose sizes are this rank's."""
     uneven = frozenset[str]().union(*(layout.uneven_axes for layout in (*needs, *filter(None, outputs))))
 
-    def emit(builder: LocalGraphBuilder, nodes: tuple[fx.Node, ...]) -> fx.Node:
+    def emit(builder: LocalGraphBuilder, nodes: tuple[fx.Node, ...]) -> fx.Node | tuple[fx.Node | None, ...]:
         here = answer
+        if uneven and (made := from_nothing(builder, nodes, needs, outputs)) is not None:
+            return made
         if uneven and (answer.op is not call.op or answer.args != _slots(call.args)):
             builder.depends_on |= uneven
             here = _ask(call, rank=call.mesh.rank(builder.coordinate))
