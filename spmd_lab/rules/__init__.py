@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING
 from spmd_lab.errors import ExpansionError
 from spmd_lab.rules import (
     attention,
+    batch_norm,
     convolution,
     elementwise,
     embedding,
     embedding_bag,
+    group_norm,
     identity,
     interpolation,
+    layer_norm,
     losses,
     mean_losses,
     pooling,
+    statistics,
     vector_norm,
     views,
 )
@@ -34,15 +38,19 @@ __all__ = ["OpCall", "Plan", "TensorArg", "plan_call"]
 
 _FAMILIES = (
     attention,
+    batch_norm,
     convolution,
     elementwise,
     embedding,
     embedding_bag,
+    group_norm,
     identity,
     interpolation,
+    layer_norm,
     losses,
     mean_losses,
     pooling,
+    statistics,
     vector_norm,
     views,
 )
