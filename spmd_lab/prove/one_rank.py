@@ -54,9 +54,13 @@ class Report:
 
 
 def operand_ends(graph: fx.Graph) -> dict[fx.Node, tuple[str, int, fx.Node]]:
-    """The last nodes of redistributions: the step, the position of the operand, and the node that is redistributed."""
+    """The last nodes of redistributions: the step, the position of the operand, and the node that is redistributed.
+
+    What is redistributed may go unread on a rank: an operator need not run on nothing.
+    """
     ends: dict[fx.Node, tuple[str, int, fx.Node]] = {}
     sources: dict[tuple[str, int], fx.Node] = {}
+    last: dict[tuple[str, int], fx.Node] = {}
     for node in graph.nodes:
         key = _operand_of(node)
         if key is None or node.op == "get_attr":
@@ -64,8 +68,12 @@ def operand_ends(graph: fx.Graph) -> dict[fx.Node, tuple[str, int, fx.Node]]:
         for read in node.all_input_nodes:
             if _operand_of(read) != key:
                 sources.setdefault(key, read)
-        if key in sources and any(_operand_of(user) != key for user in node.users):
-            ends[node] = (*key, sources[key])
+        if key in sources:
+            last[key] = node
+            if any(_operand_of(user) != key for user in node.users):
+                ends[node] = (*key, sources[key])
+    read_somewhere = {(step, operand) for step, operand, _ in ends.values()}
+    ends.update({node: (*key, sources[key]) for key, node in last.items() if key not in read_somewhere})
     return ends
 
 
