@@ -51,8 +51,9 @@ def run_all(
         How many seconds an operator may take.
     """
     torch.set_num_threads(1)
-    for _ in outcomes("add", 1, quick=True):  # loads once what every child needs
-        pass
+    first = [each for each in outcomes("add", 1, quick=True) if each.kind != "equal"]  # loads what every child needs
+    if first:
+        raise RuntimeError(f"not even an addition is equal: {first[0].reason}")
     waiting = list(reversed(names))
     running = selectors.DefaultSelector()
     while waiting or running.get_map():

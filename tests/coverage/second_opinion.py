@@ -5,12 +5,13 @@ It shares with the proof how tensors are cut and how ranks are simulated, and lo
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from spmd_lab.prove.draw import drawn
-from spmd_lab.prove.pieces import assemble, replicas
+from spmd_lab.prove.pieces import replicas
 from spmd_lab.prove.shares import local_values
 from spmd_lab.prove.simulate import simulate
 from tests.coverage.operators import tensors_in
@@ -35,11 +36,7 @@ def disagreement(program: Program, call: Callable[..., Any]) -> str:
     held = _held(program)
     if _has_large_pieces(program, held):
         return ""
-    # Where rounding decides, only what the pieces of a pending input really add up to gives the same result.
-    values = [
-        assemble(layout, tensors, replicas(layout)[0]).value
-        for layout, tensors in zip(program.input_layouts, held, strict=True)
-    ]
+    values = [_whole(layout, tensors) for layout, tensors in zip(program.input_layouts, held, strict=True)]
     expected = _expected(program, call, values)
     columns = _run(program, held)
     for output, layout, column in zip(traced.outputs, program.output_layouts, columns, strict=True):
@@ -92,6 +89,14 @@ def _held(program: Program) -> tuple[tuple[torch.Tensor, ...], ...]:
         for each, value in zip(traced.inputs, traced.values, strict=True)
     ]
     return local_values(values, program.input_layouts, seed=1)
+
+
+def _whole(layout: Layout, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """What the ranks hold, put together; pending sums are added up as ranks do it, since rounding may decide."""
+    whole = tensors[0].new_empty(layout.global_shape)
+    for members in replicas(layout)[0]:
+        whole[layout.slices(members[0])] = reduce(torch.add, [tensors[rank] for rank in members])
+    return whole
 
 
 def _run(program: Program, held: Sequence[Sequence[torch.Tensor]]) -> list[tuple[Any, ...]]:
