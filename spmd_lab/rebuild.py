@@ -265,7 +265,7 @@ def _splice_outputs(splicer: _Splicer, steps: Mapping[str, Step]) -> None:
 
 
 def _drop_unread(graph: fx.Graph) -> None:
-    """Erase getitem nodes that nothing reads: outputs of an operator that the program does not use."""
+    """Erase getitem nodes of outputs that the traced program does not use."""
     for node in reversed(graph.nodes):
-        if node.target is operator.getitem and not node.users:
+        if node.target is operator.getitem and not node.users and "spmd_value" not in node.meta:
             graph.erase_node(node)

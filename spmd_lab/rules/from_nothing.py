@@ -14,10 +14,21 @@ if TYPE_CHECKING:
 
     from spmd_lab.layout import Layout
     from spmd_lab.local_graph import LocalGraphBuilder
+    from spmd_lab.torch_internals.operators import OpOverload
 
-__all__ = ["from_nothing"]
+__all__ = ["from_nothing", "refuses_nothing"]
 
 aten = torch.ops.aten
+
+_REFUSE = frozenset(
+    {aten._fft_c2c, aten._fft_c2r, aten._fft_r2c, aten.max, aten.min, aten.amax, aten.amin, aten.aminmax}
+    | {aten.select_backward}
+)
+
+
+def refuses_nothing(op: OpOverload) -> bool:
+    """Whether an operator fails on tensors without elements; all others run on them as on any."""
+    return op.overloadpacket in _REFUSE
 
 
 def from_nothing(

@@ -11,7 +11,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from spmd_lab.errors import LayoutError, UnsupportedOperatorError
 from spmd_lab.layout import Layout, replicated
 from spmd_lab.rules.checking import misfit
-from spmd_lab.rules.from_nothing import from_nothing
+from spmd_lab.rules.from_nothing import from_nothing, refuses_nothing
 from spmd_lab.rules.plan import Plan, TensorArg
 from spmd_lab.rules.strategies import pick, run_operator
 from spmd_lab.torch_internals.operators import is_random
@@ -183,9 +183,11 @@ def _run_answer(
     """The local program: the operator with arguments whose sizes are this rank's."""
     uneven = frozenset[str]().union(*(layout.uneven_axes for layout in (*needs, *filter(None, outputs))))
 
+    may_refuse = bool(uneven) and refuses_nothing(answer.op)
+
     def emit(builder: LocalGraphBuilder, nodes: tuple[fx.Node, ...]) -> fx.Node | tuple[fx.Node | None, ...]:
         here = answer
-        if uneven and (made := from_nothing(builder, nodes, needs, outputs)) is not None:
+        if may_refuse and (made := from_nothing(builder, nodes, needs, outputs)) is not None:
             return made
         if uneven and (answer.op is not call.op or answer.args != _slots(call.args)):
             builder.depends_on |= uneven
