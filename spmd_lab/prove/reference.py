@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,12 +14,12 @@ from spmd_lab.local_graph import whatever_the_strides
 from spmd_lab.prove.tolerance import Shaker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from spmd_lab.prove.pieces import Whole
     from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["cuda_devices", "eager_outputs", "shaken_outputs"]
+__all__ = ["cuda_devices", "eager_outputs", "memory_filled", "shaken_outputs"]
 
 aten = torch.ops.aten
 
@@ -35,6 +37,25 @@ def eager_outputs(traced: TracedGraph, values: Sequence[torch.Tensor], seed: int
 def cuda_devices(values: Sequence[torch.Tensor]) -> list[int]:
     """The CUDA devices on which tensors lie."""
     return sorted({value.device.index for value in values if value.device.type == "cuda"})
+
+
+@contextmanager
+def memory_filled() -> Iterator[None]:
+    """Let memory that nobody has written hold nan, or the largest integer: on every rank and on one device alike.
+
+    This is what torch does where algorithms have to be deterministic.
+    """
+    strict, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*deterministic.*")
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+            yield
+    finally:
+        torch.use_deterministic_algorithms(strict, warn_only=warns)
+        torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
 
 
 def shaken_outputs(traced: TracedGraph, inputs: Sequence[Whole], seed: int) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from spmd_lab.prove.judge import judge
 from spmd_lab.prove.layouts import check_graph
 from spmd_lab.prove.one_rank import SimulationError
 from spmd_lab.prove.pieces import Whole, assemble, is_inexact, replicas
-from spmd_lab.prove.reference import cuda_devices, eager_outputs, shaken_outputs
+from spmd_lab.prove.reference import cuda_devices, eager_outputs, memory_filled, shaken_outputs
 from spmd_lab.prove.report import Divergence, OutputError, VerifyReport
 from spmd_lab.prove.shares import local_values
 from spmd_lab.prove.simulate import simulate
@@ -84,7 +84,7 @@ def verify(
     mesh = expansion.mesh
     chosen = _chosen_ranks(mesh, ranks)
     values = global_values(expansion.traced, inputs, seed)
-    with torch.no_grad(), torch.random.fork_rng(cuda_devices(values)):
+    with torch.no_grad(), torch.random.fork_rng(cuda_devices(values)), memory_filled():
         held = local_values(values, expansion.input_layouts, seed)
         wholes = [
             Whole(value, assemble(layout, tensors, replicas(layout)[0]).scale if layout.is_pending else None)

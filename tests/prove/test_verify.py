@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, replace
+from typing import Any
 
 import pytest
 import torch
@@ -367,3 +368,32 @@ def test_an_output_that_differs_although_every_step_is_right_is_named() -> None:
     )
     assert caught.value.layouts == {first.name: first.layout}
     assert "does rounding decide what it returns?" in str(caught.value.hint)
+
+
+def set_items(x: torch.Tensor) -> torch.Tensor:
+    z = torch.zeros_like(x)
+    z[:, 0] = x[:, 1]
+    return z
+
+
+@pytest.mark.parametrize("placing", ["a/x b", "a b/x", "a b", "a b{sum: x}"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        set_items,
+        lambda x: torch.empty_like(x) * 2,
+        lambda x: x.new_empty(3, 4) + x.new_empty(4),
+        lambda x: torch.empty(5, 6, dtype=torch.int64) + x.long(),
+        lambda x: torch.quantile(x, 0.3),
+        lambda x: torch.atanh(x * 0.1),
+    ],
+)
+def test_memory_that_nobody_has_written_is_the_same_everywhere(program: Any, placing: str) -> None:
+    x = torch.randn(5, 6, requires_grad=True)
+    expansion = sl.spmd_expand(program, x, mesh=sl.Mesh(x=4), inputs=[placing])
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    expansion.program.verify().raise_if_wrong()
+    assert before == (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
