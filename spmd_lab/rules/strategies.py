@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.distributed.tensor import Partial, Replicate, Shard
 
+from spmd_lab.rules.order import in_the_order_at_hand
 from spmd_lab.rules.plan import Plan, TensorArg
+from spmd_lab.torch_internals.placements import StridedShard
 from spmd_lab.torch_internals.sharding import TensorSlot
 
 if TYPE_CHECKING:
@@ -37,7 +39,11 @@ def everything_whole(call: OpCall) -> Way:
 
 
 def choose_ways(
-    call: OpCall, ways: Sequence[Way], emit: Callable[[LocalGraphBuilder, tuple[fx.Node, ...]], Any] | None = None
+    call: OpCall,
+    ways: Sequence[Way],
+    emit: Callable[[LocalGraphBuilder, tuple[fx.Node, ...]], Any] | None = None,
+    *,
+    any_order: bool = False,
 ) -> Plan:
     """Plan a call by the cheapest way on each axis.
 
@@ -49,20 +55,36 @@ def choose_ways(
         The ways to choose from, besides `everything_whole`.
     emit : callable, optional
         The local program; by default the operator itself, on the shards.
+    any_order : bool
+        Whether shards may be any elements of a dim, as long as they are the same of every tensor: a dim that is divided
+        by several axes then keeps the order in which they divide it.
     """
     whole = everything_whole(call)
-    chosen = [min([*ways, whole], key=lambda way: _cost(call, way, position)) for position in range(call.mesh.ndim)]
+    chosen = [
+        min([*ways, whole], key=lambda way: _cost(call, way, position, any_order=any_order))
+        for position in range(call.mesh.ndim)
+    ]
+    if any_order:
+        chosen = in_the_order_at_hand(call, chosen)
     needs = tuple(tensor.layout.with_placements([way.needs[tensor.index] for way in chosen]) for tensor in call.tensors)
     outputs = call.output_layouts([[way.outputs[index] for way in chosen] for index in range(len(call.results))])
     return Plan(needs, outputs, emit or run_operator(call))
 
 
-def _cost(call: OpCall, way: Way, position: int) -> float:
+def _cost(call: OpCall, way: Way, position: int, *, any_order: bool) -> float:
     """The bytes that one axis has to move, roughly: what is chosen has to be right, not exact."""
     return sum(
-        tensor.layout.nbytes(tensor.layout.global_shape) * _effort(tensor.layout.placements[position], need)
+        tensor.layout.nbytes(tensor.layout.global_shape)
+        * _effort(
+            _without_order(tensor.layout.placements[position]) if any_order else tensor.layout.placements[position],
+            need,
+        )
         for tensor, need in zip(call.tensors, way.needs, strict=True)
     )
+
+
+def _without_order(placement: Placement) -> Placement:
+    return Shard(placement.dim) if isinstance(placement, StridedShard) else placement
 
 
 def _effort(have: Placement, need: Placement) -> float:

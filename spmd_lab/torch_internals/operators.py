@@ -7,7 +7,16 @@ from typing import Any, TypeGuard
 import torch
 from torch._ops import OpOverload
 
-__all__ = ["OpOverload", "default_of", "is_operator", "is_random", "is_uninitialised", "operator_name", "position_of"]
+__all__ = [
+    "OpOverload",
+    "default_of",
+    "has_argument",
+    "is_operator",
+    "is_random",
+    "is_uninitialised",
+    "operator_name",
+    "position_of",
+]
 
 _UNINITIALISED = (
     "aten::empty",
@@ -44,6 +53,11 @@ def position_of(op: OpOverload, argument: str) -> int | None:
         if each.name == argument:
             return None if each.kwarg_only else position
     raise KeyError(argument)
+
+
+def has_argument(op: OpOverload, argument: str) -> bool:
+    """Whether an operator takes an argument of that name."""
+    return any(each.name == argument for each in op._schema.arguments)
 
 
 def default_of(op: OpOverload, argument: str) -> Any:
