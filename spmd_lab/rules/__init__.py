@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from spmd_lab.errors import ExpansionError
 from spmd_lab.rules import (
+    assertions,
     attention,
     batch_norm,
     convolution,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["OpCall", "Plan", "TensorArg", "plan_call"]
 
 _FAMILIES = (
+    assertions,
     attention,
     batch_norm,
     convolution,

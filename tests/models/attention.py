@@ -234,10 +234,10 @@ class ShiftedWindows(nn.Module):
 
 
 def swin() -> Specimen:
-    targets = torch.randint(3, (6,))
+    targets = torch.randint(3, (8,))
     return Specimen(
         ShiftedWindows(),
-        [torch.randn(6, 4, 4, WIDTH)],
+        [torch.randn(8, 4, 4, WIDTH)],
         loss=lambda out: F.cross_entropy(out, targets),
         rules=columns_then_rows(["**.q", "**.k", "**.v"], ["**.o"]),
     )
@@ -291,10 +291,10 @@ class DiffusionTransformer(nn.Module):
 
 
 def diffusion_transformer() -> Specimen:
-    noise = torch.randn(5, 3, 4, 4)
+    noise = torch.randn(8, 3, 4, 4)
     return Specimen(
         DiffusionTransformer(),
-        [torch.randn(5, 3, 4, 4), torch.rand(5) * 100],
+        [torch.randn(8, 3, 4, 4), torch.rand(8) * 100],
         loss=lambda out: F.mse_loss(out, noise),
         rules=columns_then_rows(*BLOCK_RULES),
     )
@@ -324,10 +324,10 @@ class Mixture(nn.Module):
 
 
 def mixture_of_experts() -> Specimen:
-    targets = torch.randn(5, 6, WIDTH)
+    targets = torch.randn(8, 6, WIDTH)
     return Specimen(
         Mixture(),
-        [torch.randn(5, 6, WIDTH)],
+        [torch.randn(8, 6, WIDTH)],
         loss=lambda out: F.mse_loss(out[0], targets) + 0.01 * out[1],
         rules={"up": "e/tp d h", "down": "e/tp h d"},
     )

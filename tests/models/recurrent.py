@@ -96,13 +96,13 @@ class SelectiveScan(nn.Module):
 
 
 def mamba() -> Specimen:
-    targets = torch.randn(5, 4, 8)
+    targets = torch.randn(8, 4, 8)
     rules = {
         "inside.weight": "o/tp i", "gate.weight": "o/tp i", "conv.weight": "c/tp 1 k", "conv.bias": "c/tp",
         "decay": "c/tp s", "skip": "c/tp", "pace.weight": "o/tp i", "pace.bias": "o/tp", "out.weight": "o i/tp",
         "select.weight": "o i/tp",
     }  # fmt: skip
-    return Specimen(SelectiveScan(), [torch.randn(5, 4, 8)], loss=lambda out: F.mse_loss(out, targets), rules=rules)
+    return Specimen(SelectiveScan(), [torch.randn(8, 4, 8)], loss=lambda out: F.mse_loss(out, targets), rules=rules)
 
 
 class Translator(nn.Module):
@@ -130,7 +130,7 @@ class Translator(nn.Module):
 
 
 def translator() -> Specimen:
-    sentence, answer = torch.randint(16, (5, 3)), torch.randint(16, (5, 3))
+    sentence, answer = torch.randint(16, (8, 3)), torch.randint(16, (8, 3))
     answer[0, 2] = 0
     return Specimen(
         Translator(),

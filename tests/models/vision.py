@@ -118,10 +118,10 @@ class Mixer(nn.Module):
 
 
 def mlp_mixer() -> Specimen:
-    targets = torch.rand(6, 3)
+    targets = torch.rand(8, 3)
     return Specimen(
         Mixer(),
-        [torch.randn(6, 3, 8, 8)],
+        [torch.randn(8, 3, 8, 8)],
         loss=lambda out: F.binary_cross_entropy_with_logits(out, targets),
         rules=columns_then_rows(["tokens.0", "channels.0"], ["tokens.2", "channels.2"]),
     )
