@@ -81,4 +81,17 @@ def t5() -> Specimen:
     return Specimen(hf.T5ForConditionalGeneration(config), kwargs=kwargs, rules=rules)
 
 
-MODELS = (gpt2, llama, bert, vit, t5)
+def mixtral() -> Specimen:
+    """Mixtral: a router, and experts as one batch of matrices."""
+    config = hf.MixtralConfig(
+        num_hidden_layers=1, hidden_size=16, intermediate_size=24, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=VOCABULARY, max_position_embeddings=LENGTH, num_local_experts=4, use_cache=False,
+        experts_implementation="batched_mm",
+    )  # fmt: skip
+    tokens = torch.randint(VOCABULARY, (8, 4))
+    rules = columns_then_rows(["**.q_proj", "**.k_proj", "**.v_proj"], ["**.o_proj"])
+    rules |= {"**.gate_up_proj": "e (2 h/tp) d", "**.down_proj": "e d h/tp"}
+    return Specimen(hf.MixtralForCausalLM(config), kwargs={"input_ids": tokens, "labels": tokens}, rules=rules)
+
+
+MODELS = (gpt2, llama, bert, vit, t5, mixtral)
