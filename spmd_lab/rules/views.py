@@ -33,13 +33,16 @@ aten = torch.ops.aten
 
 def plan_view(call: OpCall) -> Plan:
     """Plan ``view(self, size)`` as torch does, unless that would gather what can stay divided."""
-    plan = plan_by_stock_rule(call)
-    if plan.fallback is None:
-        return plan
     (layout,), (result,) = call.has, call.results
     assert result is not None
-    leading = list(_leading_dims(layout.global_shape, result.shape))
-    taken = _divided(layout, leading, result.shape)
+    taken: list[Placement | tuple[int, int]]
+    if result.numel() == 0:  # torch's own rule may look for its dims for ever; and to gather nothing costs nothing
+        taken = [Replicate()] * layout.mesh.ndim
+    else:
+        plan = plan_by_stock_rule(call)
+        if plan.fallback is None:
+            return plan
+        taken = _divided(layout, list(_leading_dims(layout.global_shape, result.shape)), result.shape)
     need = layout.with_placements([Shard(each[0]) if isinstance(each, tuple) else each for each in taken])
     (output,) = call.output_layouts([[Shard(each[1]) if isinstance(each, tuple) else each for each in taken]])
     assert output is not None
