@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from spmd_lab.layout import Layout
     from spmd_lab.mesh import Mesh
 
-__all__ = ["CollectiveKind", "EmittedCollective", "LocalGraphBuilder", "padded_size", "whatever_the_strides"]
+__all__ = [
+    "CollectiveKind",
+    "EmittedCollective",
+    "LocalGraphBuilder",
+    "own_part",
+    "padded_size",
+    "whatever_the_strides",
+]
 
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
@@ -151,6 +158,18 @@ class LocalGraphBuilder:
     def _move_blocks(self, x: fx.Node, count: int, from_dim: int, to_dim: int) -> fx.Node:
         """Cut one dim into equal blocks and lay them along another."""
         return self.call(aten.cat.default, self.call(aten.chunk.default, x, count, from_dim), to_dim)
+
+
+def own_part(builder: LocalGraphBuilder, whole: fx.Node, layout: Layout) -> fx.Node:
+    """This rank's part of a tensor that it has whole."""
+    for dim in range(len(layout.global_shape)):
+        for split in layout.splits(dim):
+            builder.index(split.axis)
+        if layout.splits(dim):
+            runs = layout.runs(dim, builder.coordinate) or ((0, 0),)
+            parts = [builder.call(aten.slice.Tensor, whole, dim, start, stop) for start, stop in runs]
+            whole = parts[0] if len(parts) == 1 else builder.call(aten.cat.default, parts, dim)
+    return whole
 
 
 def whatever_the_strides(op: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ PACKAGE = "spmd_lab"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("torch_internals",),
     ("errors", "mesh", "elements", "layout", "notation", "parsing"),
-    ("local_graph", "binding"),
+    ("local_graph", "binding", "streams"),
     ("rules",),
     ("trace",),
     ("expand",),

@@ -46,6 +46,7 @@ def make_step(
         outputs=subgraph.plan.outputs,
         collectives=collectives,
         fallback=subgraph.plan.fallback,
+        draw_bytes=subgraph.plan.draw_bytes,
         _subgraph=partial(step_graph, subgraph, operand_names),
     )
 

@@ -159,6 +159,8 @@ class Step:
         What the ranks say to each other in it.
     fallback : str or None
         Why everything was gathered instead of running on shards; None for a true expansion.
+    draw_bytes : int
+        What each rank draws at random, in bytes; 0 where nothing is drawn.
     """
 
     name: str
@@ -169,6 +171,7 @@ class Step:
     outputs: tuple[Layout | None, ...]
     collectives: tuple[Collective, ...]
     fallback: str | None
+    draw_bytes: int
     _subgraph: Callable[[int], fx.GraphModule] = field(repr=False, compare=False)
 
     @property

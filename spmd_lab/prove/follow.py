@@ -7,6 +7,7 @@ add up along the way, a wrong step is found at that step alone, and the steps af
 from __future__ import annotations
 
 import operator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,8 @@ from spmd_lab.local_graph import whatever_the_strides
 from spmd_lab.prove.judge import judge
 from spmd_lab.prove.pieces import Whole, assemble, is_inexact, replicas
 from spmd_lab.prove.tolerance import Shaker, noise_of, tolerance
+from spmd_lab.streams import Stream
+from spmd_lab.torch_internals.operators import is_operator, is_random
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -58,18 +61,31 @@ class Largest(NamedTuple):
 
 @dataclass
 class _Made:
-    """What a traced operator makes of its operands; made again from shaken ones when somebody asks for the noise."""
+    """What a traced operator makes of its operands; made again from shaken ones when somebody asks for the noise.
+
+    An operator that draws random numbers goes on in the stream, and draws the same again from shaken operands.
+    """
 
     node: fx.Node
     operands: dict[fx.Node, Any]
     shaker: Shaker
+    stream: Stream | None = None
     value: Any = None
     _samples: list[Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self.value = self._run({node: _value(held) for node, held in self.operands.items()})
+        values = {node: _value(held) for node, held in self.operands.items()}
+        if self.stream is None:
+            self.value = self._run(values)
+        else:
+            before = self.stream.again()
+            with self.stream:
+                self.value = self._run(values)
+            self.stream = before
 
     def _run(self, values: dict[fx.Node, Any]) -> Any:
+        if self.stream is not None:
+            values = {node: _strided_as(node, value) for node, value in values.items()}
         target: Any = whatever_the_strides(self.node.target)  # type: ignore[arg-type]
         args, kwargs = fx.map_arg((self.node.args, self.node.kwargs), values.__getitem__)
         return target(*args, **kwargs)
@@ -87,9 +103,18 @@ class _Made:
             for node, held in self.operands.items()
         }
         try:
-            return self._run(values)
+            with self.stream.again() if self.stream is not None else nullcontext():
+                return self._run(values)
         except RuntimeError:  # an operator may refuse values that are no longer in its domain
             return None
+
+
+def _strided_as(node: fx.Node, value: Any) -> Any:
+    """A tensor laid out as it was traced: strides decide in which order random numbers fill it."""
+    traced = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not isinstance(traced, torch.Tensor) or not value.numel():
+        return value
+    return torch.empty_strided(traced.shape, traced.stride(), dtype=value.dtype, device=value.device).copy_(value)
 
 
 def _value(held: Any) -> Any:
@@ -124,6 +149,7 @@ class Follower:
         self._expansion = expansion
         self._ranks = ranks
         self._shaker = Shaker(seed)
+        self._stream = Stream()
         self._steps = {step.name: step for step in expansion.steps}
         self._nodes = tuple(traced.graph_module.graph.nodes)
         self._reads = {node.name: _reads(node) for node in self._nodes}
@@ -206,7 +232,8 @@ class Follower:
             made, index = self._made[node.args[0]], node.args[1]
             return made.value[index], lambda: [sample[index] for sample in made.samples]
         operands = {read: self._moved.pop((node.name, read.name), self._held[read]) for read in node.all_input_nodes}
-        made = _Made(node, operands, self._shaker)
+        draws = is_operator(node.target) and is_random(node.target)
+        made = _Made(node, operands, self._shaker, self._stream if draws else None)
         if isinstance(made.value, (tuple, list)):
             self._made[node] = made
         return made.value, lambda: made.samples

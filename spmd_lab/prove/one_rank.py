@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,9 @@ from torch import fx
 
 from spmd_lab.errors import SpmdLabError, VerificationError
 from spmd_lab.prove.collectives import WAIT, Request, is_collective, request_of
+from spmd_lab.streams import Stream
 from spmd_lab.torch_internals.mutation import is_mutating
+from spmd_lab.torch_internals.operators import is_operator, is_random
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -90,6 +93,7 @@ class Plan:
         self.module = module
         self.nodes = tuple(module.graph.nodes)
         self.ends = operand_ends(module.graph)
+        self.draws = any(is_operator(node.target) and is_random(node.target) for node in self.nodes)
         self.mutates = any(node.op == "call_function" and is_mutating(node.target) for node in self.nodes)
         self.frees = self._last_uses()
 
@@ -109,9 +113,10 @@ class Plan:
 
 
 class Run:
-    """The run of one rank, as far as it has come."""
+    """The run of one rank, as far as it has come; its random numbers are its own."""
 
     def __init__(self, rank: int, plan: Plan, inputs: Sequence[torch.Tensor]) -> None:
+        self._stream = Stream() if plan.draws else None
         self.rank = rank
         self.outputs: tuple[Any, ...] = ()
         self.finished = False
@@ -123,7 +128,8 @@ class Run:
         """Go on until there is something to report, the group has to be met, or the end is reached."""
         answer, self._answer = self._answer, None
         try:
-            event = self._steps.send(answer)
+            with self._stream or nullcontext():
+                event = self._steps.send(answer)
         except StopIteration as end:
             self.finished, self.outputs = True, end.value
             return None

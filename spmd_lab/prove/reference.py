@@ -26,9 +26,7 @@ aten = torch.ops.aten
 
 def eager_outputs(traced: TracedGraph, values: Sequence[torch.Tensor], seed: int) -> tuple[Any, ...]:
     """The outputs and gradients of the user's program, run on one device from a known state of random numbers."""
-    torch.default_generator.manual_seed(seed)
-    for device in cuda_devices(values):
-        torch.cuda.default_generators[device].manual_seed(seed)
+    torch.manual_seed(seed)
     with torch.enable_grad():
         outputs = traced.reference.run(list(values))
     return tuple(output.detach() if isinstance(output, torch.Tensor) else output for output in outputs)
@@ -58,7 +56,7 @@ def memory_filled() -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
 
 
-def shaken_outputs(traced: TracedGraph, inputs: Sequence[Whole], seed: int) -> tuple[Any, ...]:
+def shaken_outputs(traced: TracedGraph, inputs: Sequence[Whole], seed: int, sample: int) -> tuple[Any, ...]:
     """The outputs of the traced program when every value on its way is changed by a few units in its last place.
 
     Parameters
@@ -68,10 +66,13 @@ def shaken_outputs(traced: TracedGraph, inputs: Sequence[Whole], seed: int) -> t
     inputs : sequence of Whole
         Its inputs, with the magnitude of what they were reduced from.
     seed : int
-        Each seed shakes otherwise.
+        Of what the program draws.
+    sample : int
+        Each sample shakes otherwise.
     """
-    shaker = Shaker(seed)
+    shaker = Shaker(seed + sample)
     shaken = [shaker(each.value, each.scale) for each in inputs]
+    torch.manual_seed(seed)
     return _Shaking(traced.graph_module, shaker).run(*shaken)  # type: ignore[no-any-return]
 
 

@@ -91,6 +91,7 @@ def verify(
             for value, layout, tensors in zip(values, expansion.input_layouts, held, strict=True)
         ]
         graphs = [program.for_rank(rank) for rank in range(mesh.size)]
+        torch.manual_seed(seed)
         follower = Follower(expansion, graphs[0].graph, wholes, chosen, seed)
         stopped: SimulationError | None = None
         results: list[tuple[Any, ...]] = []
@@ -204,7 +205,7 @@ def _judged_outputs(
     columns = list(zip(*results, strict=True))
     samples: list[tuple[Any, ...]] = []
     while True:
-        samples.append(shaken_outputs(traced, inputs, seed + len(samples)))
+        samples.append(shaken_outputs(traced, inputs, seed, len(samples)))
         judged = tuple(
             _judged_output(output, layout, wanted, column, [sample[position] for sample in samples], ranks)
             for position, ((output, layout), wanted, column) in enumerate(

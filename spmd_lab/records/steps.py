@@ -28,6 +28,7 @@ def step_record(step: Step, graph: bool = True, picture: bool = False) -> StepRe
         outputs=tuple(None if layout is None else layout_record(layout) for layout in step.outputs),
         collectives=tuple(collective_record(collective) for collective in step.collectives),
         fallback=step.fallback or "",
+        draw_bytes=step.draw_bytes,
         graph=_graph_record(step) if graph else None,
         picture=step_graph_record(step) if picture else None,
     )

@@ -27,11 +27,14 @@ from spmd_lab.rules import (
     statistics,
     vector_norm,
     views,
+    windows,
 )
 from spmd_lab.rules.checking import misfit
 from spmd_lab.rules.factories import plan_factory
 from spmd_lab.rules.plan import OpCall, Plan, TensorArg
+from spmd_lab.rules.random import plan_draw
 from spmd_lab.rules.stock import plan_by_stock_rule
+from spmd_lab.torch_internals.operators import is_random
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +60,7 @@ _FAMILIES = (
     statistics,
     vector_norm,
     views,
+    windows,
 )
 _RULES: dict[object, Callable[[OpCall], Plan]] = {op: rule for family in _FAMILIES for op, rule in family.RULES.items()}
 
@@ -71,11 +75,9 @@ def plan_call(call: OpCall) -> Plan:
     ExpansionError
         If a rule says one thing of the shards, and its local program does another.
     """
-    if not call.tensors:
-        return plan_factory(call)
-    rule = _RULES.get(call.op)
+    rule = _RULES.get(call.op) or (plan_draw if is_random(call.op) else None)
     if rule is None:
-        return plan_by_stock_rule(call)
+        return plan_by_stock_rule(call) if call.tensors else plan_factory(call)
     plan = rule(call)
     problem = misfit(call, plan)
     if problem is not None:

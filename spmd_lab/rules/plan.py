@@ -123,9 +123,12 @@ class Plan:
         output nodes. For an operator with several outputs it may return the one node that holds them all.
     fallback : str or None
         Why everything was gathered, where it was.
+    draw_bytes : int
+        What each rank draws at random, in bytes: the whole tensor, whatever part of it the rank keeps.
     """
 
     needs: tuple[Layout, ...]
     outputs: tuple[Layout | None, ...]
     emit: Callable[[LocalGraphBuilder, tuple[fx.Node, ...]], Any]
     fallback: str | None = None
+    draw_bytes: int = 0

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch.distributed.tensor import Partial, Replicate, Shard
 
-from spmd_lab.errors import LayoutError, UnsupportedOperatorError
+from spmd_lab.errors import LayoutError
 from spmd_lab.layout import Layout, replicated
 from spmd_lab.rules.checking import misfit
 from spmd_lab.rules.from_nothing import from_nothing, refuses_nothing
 from spmd_lab.rules.plan import Plan, TensorArg
 from spmd_lab.rules.strategies import pick, run_operator
-from spmd_lab.torch_internals.operators import is_random
 from spmd_lab.torch_internals.placements import StridedShard, is_plain_partial
 from spmd_lab.torch_internals.sharding import NoStockRuleError, StockAnswer, TensorSlot, ask_stock_rule
 
@@ -30,18 +29,7 @@ __all__ = ["plan_by_stock_rule", "plan_whole"]
 
 
 def plan_by_stock_rule(call: OpCall) -> Plan:
-    """Plan a call as torch's own rule says; gather everything where that rule is known to give wrong numbers.
-
-    Raises
-    ------
-    UnsupportedOperatorError
-        If the operator draws random numbers.
-    """
-    if is_random(call.op):
-        raise UnsupportedOperatorError(
-            f"{call.title} draws random numbers; exact draws on a mesh are not supported yet",
-            hint="model.eval(), dropout=0.0, or draw the numbers outside and pass them in",
-        )
+    """Plan a call as torch's own rule says; gather everything where that rule is known to give wrong numbers."""
     if any(isinstance(value, TensorArg) for value in call.kwargs.values()):
         return plan_whole(call, f"torch's rules do not see the tensors that {call.title} takes by keyword")
     refusal: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +16,8 @@ from spmd_lab.run.autograd import run_plan
 from spmd_lab.run.calls import CallKind, dense, dims_by_stride, kind_of
 from spmd_lab.run.closures import closed_over
 from spmd_lab.run.plans import Plans
-from spmd_lab.run.state import cut, distributed_state, following
+from spmd_lab.run.state import common_stream, cut, distributed_state, following
+from spmd_lab.streams import Stream
 from spmd_lab.torch_internals.modules import adopt_tree, get_tensor, put_tensor
 from spmd_lab.trace.arguments import Arguments, bind
 
@@ -41,6 +43,9 @@ class DistributedModule(nn.Module):
     A call takes this rank's shards and returns this rank's shards. Calls of a new kind (other shapes, other flags,
     eval instead of train) are traced and expanded when they come, by all ranks together: each call begins with one
     small all_gather per mesh axis, in which the ranks tell one another what they are called with.
+
+    Random numbers are those of a single device: the module goes on from the first rank's random state at the time when
+    it was made, on every rank, and leaves the state of the process alone.
     """
 
     def __init__(self, request: Request, arguments: Arguments) -> None:
@@ -49,6 +54,7 @@ class DistributedModule(nn.Module):
         self._plans = Plans(request, arguments)
         self._constants: dict[tuple[int, Layout], tuple[torch.Tensor, torch.Tensor]] = {}
         first = self._plans.first
+        self._stream = common_stream(request.device_mesh)
         tensors = distributed_state(first, request.device_mesh)
         adopt_tree(self, request.module, tensors)
         self._wholes = {
@@ -76,6 +82,10 @@ class DistributedModule(nn.Module):
         """The program of the example."""
         return self.expansion.program
 
+    def manual_seed(self, seed: int) -> None:
+        """Start the module's random numbers anew, as ``torch.manual_seed`` does; on every rank with the same seed."""
+        self._stream = Stream.seeded(seed)
+
     def extra_repr(self) -> str:
         """What was distributed, and over which ranks."""
         return f"{type(self._request.module).__name__} on {self._request.mesh!r}"
@@ -91,7 +101,8 @@ class DistributedModule(nn.Module):
         arguments, call = self._read(args, kwargs)
         plan = self._plans.plan(call, arguments, lambda: following(self._request.module, self, self._wholes))
         assert arguments is not None
-        returned = iter(run_plan(plan, tuple(self._values(plan, arguments))))
+        with self._stream if plan.draws else nullcontext():
+            returned = iter(run_plan(plan, tuple(self._values(plan, arguments))))
         traced = plan.expansion.traced
         assert traced.structure is not None
         leaves = [

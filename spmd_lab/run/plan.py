@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -77,6 +78,11 @@ class Plan:
     def is_differentiable(self) -> bool:
         """Whether there is anything for autograd to come back for."""
         return any(tangent.returned is not None for tangent in self._tangents)
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether it draws random numbers: all of them in the forward, whose masks the backward reads."""
+        return any(step.draw_bytes for step in self.expansion.steps)
 
     @property
     def without_gradient(self) -> tuple[int, ...]:

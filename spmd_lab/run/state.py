@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from spmd_lab.errors import ArgumentError
 from spmd_lab.run.agreement import broadcast
+from spmd_lab.streams import Stream, random_state
 from spmd_lab.torch_internals.fakes import is_fake
 from spmd_lab.torch_internals.modules import get_tensor
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from spmd_lab.layout import Layout
     from spmd_lab.run.plan import Plan
 
-__all__ = ["cut", "distributed_state", "following", "refuse_without_data"]
+__all__ = ["common_stream", "cut", "distributed_state", "following", "refuse_without_data"]
 
 
 def refuse_without_data(module: nn.Module) -> None:
@@ -103,3 +104,13 @@ def following(module: nn.Module, now: nn.Module, wholes: Mapping[str, torch.Tens
             each.training = training
         for whole, requires_grad in gradients:
             whole.requires_grad_(requires_grad)
+
+
+def common_stream(device_mesh: DeviceMesh) -> Stream:
+    """The first rank's random numbers, for all ranks: they draw the same, each on its own device."""
+    cpu, *gpus = random_state()
+    shared = [broadcast(cpu, device_mesh).cpu()]
+    if gpus:
+        mine = broadcast(gpus[torch.cuda.current_device()], device_mesh).cpu()
+        shared += [mine] * len(gpus)
+    return Stream(shared)

@@ -25,6 +25,7 @@ __all__ = [
     "collective_text",
     "collectives_sentence",
     "divergence_rows",
+    "draws_sentence",
     "expansion_counts",
     "expansion_sentence",
     "mesh_text",
@@ -120,6 +121,11 @@ def next_line(record: ExpansionRecord) -> str:
 def step_sentence(record: StepRecord) -> str:
     """The name, operator and phase of a step."""
     return f"{record.name}: {record.op}, {record.phase}"
+
+
+def draws_sentence(record: StepRecord) -> str:
+    """What a random draw costs."""
+    return f"every rank draws the whole: {bytes_text(record.draw_bytes)}"
 
 
 def own_collectives(record: StepRecord) -> tuple[CollectiveRecord, ...]:

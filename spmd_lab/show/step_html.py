@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from spmd_lab.show.fragments import code_html, collectives_html, layout_html, line_html, moves_html
 from spmd_lab.show.graph_svg import graph_svg
 from spmd_lab.show.markup import Html, bold, code, details, escaped, image, joined, muted, table, tag
-from spmd_lab.show.sentences import own_collectives, short_op
+from spmd_lab.show.sentences import draws_sentence, own_collectives, short_op
 
 if TYPE_CHECKING:
     from spmd_lab.show.part_records import OperandRecord
@@ -33,6 +33,8 @@ def step_body(record: StepRecord) -> Html:
     parts = [tag("div", line_html(record.line))] if record.line else []
     if record.fallback:
         parts.append(tag("div", bold("fallback: "), escaped(record.fallback)))
+    if record.draw_bytes:
+        parts.append(tag("div", escaped(draws_sentence(record))))
     if record.operands:
         heading = ("operand", "has", "needs", "how")
         parts.append(table(heading, (_operand_cells(operand) for operand in record.operands)))

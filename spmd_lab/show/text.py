@@ -11,6 +11,7 @@ from spmd_lab.show.sentences import (
     collective_text,
     collectives_sentence,
     divergence_rows,
+    draws_sentence,
     expansion_sentence,
     mesh_text,
     move_text,
@@ -83,6 +84,8 @@ def _step(record: StepRecord, *, full: bool = False) -> str:
         parts.append(f"  {line_text(record.line)}")
     if record.fallback:
         parts.append(f"  fallback: {record.fallback}")
+    if record.draw_bytes:
+        parts.append(f"  {draws_sentence(record)}")
     if record.operands:
         heading = ("operand", "has", "needs", "how")
         parts.extend(align([heading, *(_operand_row(operand) for operand in record.operands)]))

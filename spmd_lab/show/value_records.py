@@ -73,6 +73,7 @@ class StepRecord:
     outputs: tuple[LayoutRecord | None, ...]
     collectives: tuple[CollectiveRecord, ...]
     fallback: str
+    draw_bytes: int = 0
     graph: CodeRecord | None = None
     picture: GraphRecord | None = None
 

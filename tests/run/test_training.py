@@ -41,6 +41,7 @@ def test_four_ranks_train_with_uneven_shards(four_ranks: RankPool) -> None:
         cases.buffer_with_gradient,
         cases.batch_norm,
         cases.averaged,
+        cases.dropout,
     ],
     ids=lambda case: case.__name__,
 )

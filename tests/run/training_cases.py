@@ -248,3 +248,45 @@ def averaged() -> None:
     assert not torch.equal(whole_of(copied.get_parameter("0.weight")), model[0].weight)
     with pytest.raises(sl.SpmdLabError, match=r"save module\.state_dict\(\)"):
         pickle.dumps(distributed)
+
+
+class Dropping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.drop = nn.Linear(6, 16), nn.Linear(16, 4), nn.Dropout(0.4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.drop(F.gelu(self.up(self.drop(x)))))
+
+
+def _three_steps(module: nn.Module, data: torch.Tensor) -> list[torch.Tensor]:
+    """What a module returns in three steps of training."""
+    stepper = torch.optim.SGD(module.parameters(), lr=0.1)
+    outs = []
+    for _ in range(3):
+        stepper.zero_grad()
+        out = module(data)
+        out.square().mean().backward()
+        stepper.step()
+        outs.append(out.detach())
+    return outs
+
+
+def dropout() -> None:
+    """Masks are those of a single device from the first rank's seed on; the process's own random state stays apart."""
+    model = Dropping().double()
+    x = torch.randn(6, 6).double()
+    torch.manual_seed(11 + dist.get_rank())
+    distributed = sl.distribute(model, sl.Mesh(dp=dist.get_world_size()), example=x, batch="dp")
+    before = torch.get_rng_state()
+    outs = _three_steps(distributed, mine(x))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(11)
+    wanted = _three_steps(model, x)
+    states_equal(distributed, model)
+    for found, expected in zip(outs, wanted, strict=True):
+        close(found, mine(expected), "out")
+    distributed.manual_seed(5)
+    again = distributed(mine(x)).detach()
+    torch.manual_seed(5)
+    close(again, mine(model(x)).detach(), "after a new seed")

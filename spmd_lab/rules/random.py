@@ -1,0 +1,109 @@
+"""Random draws that are those of a single device: every rank draws the whole tensor, and keeps its part.
+
+Drawing a shard instead would give other numbers: the first ten of twenty draws are not ten draws, and strides decide in
+which order a tensor is filled. All ranks draw in the same order, so that their generators stay in step.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.tensor import Partial, Replicate
+
+from spmd_lab.errors import UnsupportedOperatorError
+from spmd_lab.layout import Layout, replicated
+from spmd_lab.local_graph import own_part
+from spmd_lab.rules.plan import Plan, TensorArg
+from spmd_lab.rules.strategies import run_operator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import fx
+
+    from spmd_lab.local_graph import LocalGraphBuilder
+    from spmd_lab.rules.plan import OpCall
+
+__all__ = ["MOST_DRAWN_BYTES", "plan_draw"]
+
+aten = torch.ops.aten
+
+MOST_DRAWN_BYTES = 2 * 1024**3
+"""What a rank may draw at once: more is refused."""
+
+_IGNORE_VALUES = frozenset(
+    {aten.bernoulli.p, aten.exponential.default, aten.geometric.default, aten.log_normal.default, aten.cauchy.default}
+    | {aten.uniform.default, aten.normal_functional.default, aten.random.default, aten.random.to}
+    | {getattr(aten.random, "from"), aten.rand_like.default, aten.randn_like.default, aten.randint_like.default}
+    | {aten.randint_like.low_dtype}
+)
+"""Operators that fill a tensor like their first one, whatever that holds."""
+
+
+def plan_draw(call: OpCall) -> Plan:
+    """Plan an operator that draws random numbers.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        If the whole tensor is too large to be drawn on every rank.
+    """
+    drawn = sum(result.numel() * result.element_size() for result in call.results if result is not None)
+    if drawn > MOST_DRAWN_BYTES:
+        raise UnsupportedOperatorError(
+            f"{call.title} draws {drawn / 1024**3:.1f} GiB, and every rank would draw all of it",
+            hint='draw smaller tensors, as one for each layer; or random="local", where each rank draws its own part',
+        )
+    if call.op is aten.native_dropout.default:
+        return _plan_dropout(call, drawn)
+    if call.op in _IGNORE_VALUES:
+        return _plan_like(call, drawn)
+    needs = tuple(replicated(layout.global_shape, layout.dtype, call.mesh) for layout in call.has)
+    return Plan(needs, call.whole_outputs, run_operator(call), draw_bytes=drawn)
+
+
+def _settled(layout: Layout) -> Layout:
+    return layout.with_placements([Replicate() if isinstance(each, Partial) else each for each in layout.placements])
+
+
+def _whole_like(builder: LocalGraphBuilder, node: fx.Node, tensor: TensorArg) -> fx.Node:
+    """An unwritten tensor with the sizes and strides of a whole one: they decide which number goes where."""
+    shape, stride = list(tensor.layout.global_shape), list(tensor.stride)
+    return builder.call(aten.new_empty_strided.default, node, shape, stride)
+
+
+def _plan_like(call: OpCall, drawn: int) -> Plan:
+    """A tensor like the first one, divided as that is: what it holds is never read, not even where it is pending."""
+    like, *_ = call.tensors
+    (result,) = call.results
+    assert result is not None
+    output = Layout(result.shape, result.dtype, call.mesh, _settled(like.layout).placements)
+    position = call.args.index(like)
+
+    def emit(builder: LocalGraphBuilder, nodes: tuple[fx.Node, ...]) -> fx.Node:
+        args: list[Any] = list(call.args)
+        args[position] = _whole_like(builder, nodes[0], like)
+        return own_part(builder, builder.call(call.op, *args, **call.kwargs), output)
+
+    return Plan(call.has, (output,), emit, draw_bytes=drawn)
+
+
+def _plan_dropout(call: OpCall, drawn: int) -> Plan:
+    """``native_dropout(input, p, train) -> output, mask``: the mask is drawn whole, by the same kernel."""
+    (given,) = call.tensors
+    layout = _settled(given.layout)
+    masks = Layout(layout.global_shape, torch.bool, call.mesh, layout.placements)
+    p, train = call.argument("p"), call.argument("train")
+    emit: Callable[[LocalGraphBuilder, tuple[fx.Node, ...]], Any] = run_operator(call)
+    if train is False:
+        return Plan((layout,), (layout, masks), emit)
+
+    def draw(builder: LocalGraphBuilder, nodes: tuple[fx.Node, ...]) -> tuple[fx.Node, fx.Node]:
+        whole = builder.call(call.op, _whole_like(builder, nodes[0], given), p, True)
+        mask = own_part(builder, builder.call(operator.getitem, whole, 1), masks)
+        kept = builder.call(aten.mul.Tensor, nodes[0], mask)
+        return builder.call(aten.mul.Tensor, kept, 0.0 if p == 1 else 1 / (1 - p)), mask
+
+    return Plan((layout,), (layout, masks), draw, draw_bytes=drawn)

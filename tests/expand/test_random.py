@@ -1,0 +1,149 @@
+"""Random draws on a mesh are those of a single device with the same seed, bit by bit, whatever the layout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import spmd_lab as sl
+from spmd_lab.errors import UnsupportedOperatorError
+from spmd_lab.rules import random as draws
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "dropout": lambda x: F.dropout(x, 0.5),
+    "dropout of all": lambda x: F.dropout(x, 1.0),
+    "dropout that is off": lambda x: F.dropout(x, 0.5, training=False) + torch.rand_like(x),
+    "dropout of features": lambda x: F.dropout1d(x[None], 0.3),
+    "alpha_dropout": lambda x: F.alpha_dropout(x, 0.2, training=True),
+    "one after the other": lambda x: F.dropout(F.dropout(x, 0.2).sin(), 0.7),
+    "of a transpose": lambda x: F.dropout(x.t(), 0.5) + torch.rand_like(x.t()),
+    "rand_like": torch.rand_like,
+    "randn_like": torch.randn_like,
+    "randint_like": lambda x: torch.randint_like(x, 4),
+    "factories": lambda x: (torch.rand(3), torch.randn(5, 2), torch.randint(5, (3,)), torch.randperm(5), x.sin()),
+    "filled in place": lambda x: (
+        x.new_empty(3).uniform_(0, 2),
+        torch.empty_like(x).normal_(2, 3),
+        torch.empty_like(x).exponential_(),
+        torch.empty_like(x).bernoulli_(0.4),
+        torch.empty_like(x).log_normal_(),
+        torch.empty_like(x).cauchy_(),
+        torch.empty_like(x).geometric_(0.3),
+    ),
+    "bernoulli": lambda x: torch.bernoulli(x.sigmoid()),
+    "bernoulli of a number": lambda x: torch.bernoulli(x.detach(), 0.3),
+    "normal": lambda x: torch.normal(x.detach(), 1.0),
+    "multinomial": lambda x: torch.multinomial(x.detach().sigmoid(), 2),
+    "rrelu": lambda x: F.rrelu(x, training=True),
+    "gumbel_softmax": F.gumbel_softmax,
+    "attention": lambda x: F.scaled_dot_product_attention(*[x.reshape(1, 1, 6, 4)] * 3, dropout_p=0.3),
+}
+PLACINGS = [
+    ("a/x b", sl.Mesh(x=4)),
+    ("a b/x", sl.Mesh(x=4)),
+    ("a b{sum: x}", sl.Mesh(x=4)),
+    ("a/x b/y", sl.Mesh(x=2, y=2)),
+    ("a/y/x b", sl.Mesh(x=2, y=2)),
+]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_draws_are_those_of_a_single_device(name: str) -> None:
+    traced = sl.trace(PROGRAMS[name], torch.randn(6, 4, requires_grad=True))
+    for placing, mesh in PLACINGS:
+        expansion = sl.expand(traced, mesh, inputs=[placing])
+        for seed in (0, 7):
+            report = expansion.program.verify(seed=seed)
+            assert report.ok, (placing, report)
+
+
+def test_one_row_on_four_ranks() -> None:
+    expansion = sl.spmd_expand(PROGRAMS["dropout"], torch.randn(1, 9, requires_grad=True), mesh=sl.Mesh(x=4), batch="x")
+    expansion.program.verify().raise_if_wrong()
+
+
+def test_the_draws_of_a_program_run_by_itself_follow_the_seed() -> None:
+    program = sl.spmd_expand(lambda x: F.dropout(x, 0.5), torch.ones(8, 3), mesh=sl.Mesh(dp=2), batch="dp").program
+    torch.manual_seed(5)
+    whole = F.dropout(torch.ones(8, 3), 0.5)
+    for rank in range(2):
+        torch.manual_seed(5)
+        (mine,) = program.for_rank(rank)(torch.ones(4, 3))
+        assert torch.equal(mine, whole[4 * rank : 4 * rank + 4])
+
+
+def test_random_state_is_left_as_it_was() -> None:
+    program = sl.spmd_expand(lambda x: F.dropout(x, 0.5), torch.ones(8, 3), mesh=sl.Mesh(dp=2), batch="dp").program
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    assert program.verify().ok
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_draw_too_many_is_found() -> None:
+    """Each draw advances the generator: one that is added shows in the next."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        first = torch.rand_like(x)
+        return x * first + torch.rand_like(x)
+
+    expansion = sl.spmd_expand(program, torch.ones(8, 3), mesh=sl.Mesh(dp=2), batch="dp")
+    for module in {expansion.program.for_rank(rank) for rank in range(2)}:
+        last = [node for node in module.graph.nodes if str(node.target) == "aten.rand_like.default"][-1]
+        with module.graph.inserting_before(last):
+            added = module.graph.call_function(torch.ops.aten.rand.default, ([1],))
+        added.meta = {"spmd_step": last.meta["spmd_step"]}
+        module.recompile()
+    report = expansion.program.verify()
+    assert report.first_divergence is not None
+    assert report.first_divergence.step is not None
+    assert report.first_divergence.step.name == "rand_like_1"
+
+
+def test_what_is_drawn_is_said_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = sl.trace(lambda x: F.dropout(x, 0.5), torch.ones(8, 16))
+    expansion = sl.expand(traced, sl.Mesh(dp=4), batch="dp")
+    (step,) = expansion.steps
+    assert step.draw_bytes == 8 * 16 * (4 + 1)
+    assert "every rank draws the whole: 640 B" in repr(step)
+    assert "every rank draws the whole: 640 B" in step._repr_html_()
+    monkeypatch.setattr(draws, "MOST_DRAWN_BYTES", 100)
+    with pytest.raises(UnsupportedOperatorError, match="every rank would draw all of it") as caught:
+        sl.expand(traced, sl.Mesh(dp=8), batch="dp")
+    assert "node: native_dropout" in str(caught.value)
+    assert "line: test_random.py:" in str(caught.value)
+
+
+class Dropping(nn.Module):
+    """Attention and a perceptron with dropout everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 4, dropout=0.2, batch_first=True)
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.drop(self.attention(x, x, x, need_weights=False)[0])
+        return x + self.drop(self.down(self.drop(F.gelu(self.up(x)))))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "placing"),
+    [
+        (sl.Mesh(dp=4), {"batch": "dp"}),
+        (sl.Mesh(tp=4), {"params": sl.colwise("up", axis="tp") | sl.rowwise("down", axis="tp")}),
+        (sl.Mesh(dp=2, tp=2), {"batch": "dp", "params": sl.colwise("up", axis="tp") | sl.rowwise("down", axis="tp")}),
+    ],
+)
+def test_a_model_in_training_equals_the_single_device_run(mesh: sl.Mesh, placing: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    traced = sl.trace(Dropping(), torch.randn(5, 6, 16), loss=lambda out: out.square().mean())
+    sl.expand(traced, mesh, **placing).program.verify(seed=3).raise_if_wrong()
