@@ -11,6 +11,13 @@ from tests.models.zoo import ZOO, traced
 
 MESHES = {"dp=4": sl.Mesh(dp=4), "tp=4": sl.Mesh(tp=4), "dp=2,tp=2": sl.Mesh(dp=2, tp=2)}
 
+ONLY_REDUCED = (
+    "gpt2", "llama", "vit", "swin", "diffusion_transformer", "rounded_mlp", "resnet", "unet", "unet_bilinear",
+    "mlp_mixer", "autoencoder", "wavenet", "hand_written_lstm", "mamba", "translator", "gan", "vae", "distillation",
+    "hypernetwork", "deep_q", "matrix_factorisation",
+)  # fmt: skip
+"""Models no row of which meets another, and no uneven batch of which is merged with another dim."""
+
 
 @cache
 def expanded(name: str, mesh_name: str) -> sl.Expansion:
@@ -52,6 +59,12 @@ def test_every_operator_and_every_collective_has_a_line(name: str) -> None:
     collectives = expanded(name, "dp=2,tp=2").collectives
     assert len(collectives) > 0
     assert [each for each in collectives if each.source is None] == []
+
+
+@pytest.mark.parametrize("name", ONLY_REDUCED)
+def test_a_divided_batch_stays_where_it_is(name: str) -> None:
+    """Losses, statistics and gradients are reduced, and nothing else travels."""
+    assert {each.kind for each in expanded(name, "dp=4").collectives} == {"all_reduce"}
 
 
 def test_there_are_more_than_thirty() -> None:
