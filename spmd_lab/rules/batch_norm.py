@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,10 +59,22 @@ def _planned(
     for dim in _reduced_dims(call):
         needs = tuple(Shard(dim) if tensor.layout.global_shape == shape else Replicate() for tensor in call.tensors)
         ways.append(Way(needs, (Shard(dim), *[over_ranks] * (len(call.results) - 1))))
-    plan = choose_ways(call, ways, any_order=True)
+    plan = _with_dtypes_of_statistics(call, choose_ways(call, ways, any_order=True))
     is_divided = axes_dividing(plan.needs[call.argument("input").index], _reduced_dims(call))
-    run = synchronised(call, plan) if _is_training(call) and is_divided else _on_its_own(call)
+    run = synchronised(call, plan) if _is_training(call) and is_divided else _on_its_own(call, plan)
     return replace(plan, emit=never_empty(plan.needs, plan.outputs, run))
+
+
+def _with_dtypes_of_statistics(call: OpCall, plan: Plan) -> Plan:
+    """Running statistics keep their dtype; on tensors without data torch says that they become float32."""
+    if len(plan.outputs) < 5:
+        return plan
+    given = [call.argument(name).layout.dtype for name in ("running_mean", "running_var")]
+    running = [
+        layout and Layout(layout.global_shape, dtype, call.mesh, layout.placements)
+        for layout, dtype in zip(plan.outputs[-2:], given, strict=True)
+    ]
+    return replace(plan, outputs=(*plan.outputs[:-2], *running))
 
 
 def _by_channel(shape: Sequence[int], images: tuple[int, ...]) -> Placement:
@@ -82,11 +95,19 @@ def _is_training(call: OpCall) -> bool:
     )
 
 
-def _on_its_own(call: OpCall) -> Callable[[LocalGraphBuilder, Shards], fx.Node]:
+def _on_its_own(
+    call: OpCall, plan: Plan
+) -> Callable[[LocalGraphBuilder, Shards], fx.Node | tuple[fx.Node | None, ...]]:
     """The operator on shards that need nothing of each other."""
+    told = [None if result is None else result.dtype for result in call.results]
+    is_as_told = told == [layout and layout.dtype for layout in plan.outputs]
 
-    def run(builder: LocalGraphBuilder, shards: Shards) -> fx.Node:
-        return builder.call(call.op, *pick(call.args, shards.nodes), **pick(call.kwargs, shards.nodes))
+    def run(builder: LocalGraphBuilder, shards: Shards) -> fx.Node | tuple[fx.Node | None, ...]:
+        made = builder.call(call.op, *pick(call.args, shards.nodes), **pick(call.kwargs, shards.nodes))
+        if is_as_told:
+            return made
+        items = [builder.call(operator.getitem, made, index) for index in range(len(plan.outputs))]
+        return _PerChannel(builder, call, shards).finished(items, plan)
 
     return run
 
@@ -112,7 +133,7 @@ def _normalised(call: OpCall, plan: Plan) -> Callable[[LocalGraphBuilder, Shards
         if len(call.results) >= 5:
             spread = builder.call(aten.div.Tensor, squares, max(count - 1, 0))
             made += [per_channel.moved("running_mean", mean), per_channel.moved("running_var", spread)]
-        return per_channel.finished(made)
+        return per_channel.finished(made, plan)
 
     return run
 
@@ -145,7 +166,7 @@ def _gradients(call: OpCall, plan: Plan) -> Callable[[LocalGraphBuilder, Shards]
         grad_images = builder.call(aten.sub.Tensor, grad_images, builder.call(aten.mul.Tensor, centred, share))
         for factor in (scale, per_channel.spread("weight")):
             grad_images = grad_images if factor is None else builder.call(aten.mul.Tensor, grad_images, factor)
-        return per_channel.finished([grad_images, per_channel.flat(grad_weight), per_channel.flat(total)])
+        return per_channel.finished([grad_images, per_channel.flat(grad_weight), per_channel.flat(total)], plan)
 
     return run
 
@@ -180,11 +201,11 @@ class _PerChannel:
         kept = self._builder.call(aten.mul.Tensor, self.wide(name), 1 - momentum)
         return self._builder.call(aten.add.Tensor, kept, self.flat(x), alpha=momentum)
 
-    def finished(self, made: Sequence[fx.Node]) -> tuple[fx.Node | None, ...]:
+    def finished(self, made: Sequence[fx.Node], plan: Plan) -> tuple[fx.Node | None, ...]:
         """The outputs that are asked for, in their dtypes."""
         return tuple(
-            None if result is None else self._in_dtype(node, result.dtype)
-            for node, result in zip(made, self._call.results, strict=True)
+            None if layout is None else self._in_dtype(node, layout.dtype)
+            for node, layout in zip(made, plan.outputs, strict=True)
         )
 
     def _in_dtype(self, node: fx.Node, dtype: torch.dtype) -> fx.Node:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import spmd_lab as sl
 from spmd_lab.expand.subgraph import forget_subgraphs
@@ -49,9 +49,9 @@ def _offered(monkeypatch: pytest.MonkeyPatch, family: ModuleType, traced: sl.Tra
     offered: list[Way] = []
     choose = family.choose_ways
 
-    def listening(call: OpCall, ways: Sequence[Way], *rest: object) -> Plan:
+    def listening(call: OpCall, ways: Sequence[Way], *rest: Any, **options: Any) -> Plan:
         offered.extend(ways)
-        return choose(call, ways, *rest)
+        return choose(call, ways, *rest, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(family, "choose_ways", listening)
