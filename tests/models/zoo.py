@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tests.models import attention, library, objectives, recurrent, structures, vision
+from tests.models import attention, library, mixtures, objectives, recurrent, structures, vision
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ __all__ = ["ZOO", "traced"]
 
 ZOO: dict[str, Callable[[], Specimen]] = {
     make.__name__: make
-    for family in (library, attention, vision, recurrent, objectives, structures)
+    for family in (library, attention, mixtures, vision, recurrent, objectives, structures)
     for make in family.MODELS
 }
 
