@@ -35,7 +35,8 @@ def spmd_expand(
     mesh : Mesh
         The mesh.
     **placing
-        ``params``, ``inputs``, ``batch``, ``outputs``, ``pending`` and ``unsupported``, as in `expand`.
+        ``params``, ``inputs``, ``batch``, ``outputs``, ``pending``, ``unsupported`` and ``random``, as
+        in `expand`.
 
     Returns
     -------

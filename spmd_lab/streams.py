@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
-__all__ = ["Stream", "random_state"]
+__all__ = ["Stream", "draw_locally", "filling_strides", "random_state"]
 
 
 class Stream:
@@ -61,9 +62,45 @@ class Stream:
         return Stream(self.state)
 
 
+_FAR_APART = 1_000_003
+
+
+def draw_locally(op: Callable[..., Any], shard: int, *args: Any, **kwargs: Any) -> Any:
+    """Call an operator that draws, in the stream of one shard.
+
+    Ranks that hold the same shard draw the same; the common stream advances by one draw on every rank.
+
+    Examples
+    --------
+    >>> first, other, same = (Stream.seeded(0) for _ in range(3))
+    >>> with first:
+    ...     a = draw_locally(torch.rand, 0, 3)
+    >>> with other:
+    ...     b = draw_locally(torch.rand, 1, 3)
+    >>> with same:
+    ...     c = draw_locally(torch.rand, 0, 3)
+    >>> torch.equal(a, b), torch.equal(a, c)
+    (False, True)
+    """
+    base = int(torch.randint(2**31, ()))
+    with Stream.seeded(base * _FAR_APART + shard):
+        return op(*args, **kwargs)
+
+
 def random_state() -> list[torch.Tensor]:
     """The state of the CPU's generator, and of each GPU's that is in use."""
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [])]
+
+
+def filling_strides(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    """The strides of the tensor that an operator makes for a given one, and fills: of an expanded one, other strides.
+
+    Examples
+    --------
+    >>> filling_strides((6, 4), (1, 6)), filling_strides((6, 4), (0, 1))
+    ((1, 6), (4, 1))
+    """
+    return torch.empty_like(torch.empty_strided(shape, stride, device="meta")).stride()
 
 
 def _restore(state: list[torch.Tensor]) -> None:

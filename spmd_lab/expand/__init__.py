@@ -10,7 +10,7 @@ from spmd_lab.errors import ArgumentError, expect
 from spmd_lab.expand.arguments import batch_inputs, input_layouts, requested_outputs
 from spmd_lab.expand.expansion import Expansion
 from spmd_lab.expand.patterns import Style, colwise, rowwise
-from spmd_lab.expand.propagate import Unsupported, propagate
+from spmd_lab.expand.propagate import Random, Unsupported, propagate
 from spmd_lab.expand.resolve import OutputPolicy, resolve_outputs, tangent_layout
 from spmd_lab.expand.values import Collective, Move, Operand, Redistribution, Step
 from spmd_lab.mesh import Mesh
@@ -34,6 +34,9 @@ __all__ = [
 ]
 
 
+_CHOICES = {"pending": ("resolve", "keep"), "unsupported": ("replicate", "error"), "random": ("exact", "local")}
+
+
 def expand(
     traced: TracedGraph,
     mesh: Mesh,
@@ -43,6 +46,7 @@ def expand(
     outputs: Mapping[str, object] | None = None,
     pending: Literal["resolve", "keep"] = "resolve",
     unsupported: Unsupported = "replicate",
+    random: Random = "exact",
 ) -> Expansion:
     """Expand a traced program over a mesh: one step per operator, with the collectives that it needs.
 
@@ -70,6 +74,9 @@ def expand(
     unsupported : str
         An operator without a sharding rule, or with one that is wrong for these layouts: "replicate" gathers what it
         reads, runs it whole, and says so in `Step.fallback`; "error" refuses, and names all of them at once.
+    random : str
+        "exact" gives the random numbers of a single device with the same seed, on any mesh: every rank draws whole
+        tensors, at a cost that is in `Step.draw_bytes`. "local" lets each shard draw its own; copies of it agree.
 
     Returns
     -------
@@ -92,16 +99,10 @@ def expand(
     expect(mesh, Mesh, "mesh", "sl.Mesh(dp=2, tp=4)")
     for name, given_names in {"params": params, "outputs": outputs}.items():
         expect(given_names or {}, Mapping, name, f'a mapping of names to placements: {name}={{"...": "o/tp i"}}')
-    if pending not in ("resolve", "keep"):
-        raise ArgumentError(
-            f"pending={pending!r} is unknown", argument=f"pending={pending!r}", hint='"resolve" or "keep"'
-        )
-    if unsupported not in ("replicate", "error"):
-        raise ArgumentError(
-            f"unsupported={unsupported!r} is unknown",
-            argument=f"unsupported={unsupported!r}",
-            hint='"replicate" or "error"',
-        )
+    for name, value in {"pending": pending, "unsupported": unsupported, "random": random}.items():
+        if value not in _CHOICES[name]:
+            hint = " or ".join(f'"{choice}"' for choice in _CHOICES[name])
+            raise ArgumentError(f"{name}={value!r} is unknown", argument=f"{name}={value!r}", hint=hint)
     given = input_layouts(traced, mesh, params or {}, inputs or {}, batch)
     state = {found.name for found in traced.inputs if found.role in ("parameter", "buffer")}
     policy = OutputPolicy(
@@ -110,7 +111,7 @@ def expand(
         {name: layout for name, layout in given.items() if name in state},
     )
     late = partial(tangent_layout, traced, policy)
-    propagated = propagate(traced, mesh, given, late, unsupported)
+    propagated = propagate(traced, mesh, given, late, unsupported, random)
     nodes = {node.name: node for node in traced.graph_module.graph.nodes if node.op == "placeholder"}
     for found in traced.inputs:
         if found.node not in propagated.layouts:

@@ -13,7 +13,7 @@ from spmd_lab.expand.steps import make_step
 from spmd_lab.expand.subgraph import Subgraph, known_subgraphs
 from spmd_lab.layout import replicated
 from spmd_lab.rules import OpCall, TensorArg, plan_call
-from spmd_lab.torch_internals.operators import is_operator
+from spmd_lab.torch_internals.operators import is_operator, is_random
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from spmd_lab.mesh import Mesh
     from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["Propagated", "Unsupported", "propagate"]
+__all__ = ["Propagated", "Random", "Unsupported", "propagate"]
 
 Unsupported = Literal["replicate", "error"]
+Random = Literal["exact", "local"]
 
 
 class Propagated(NamedTuple):
@@ -42,6 +43,7 @@ def propagate(
     layouts: dict[str, Layout],
     late: Callable[[fx.Node, dict[str, Layout]], Layout],
     unsupported: Unsupported = "replicate",
+    random: Random = "exact",
 ) -> Propagated:
     """Expand every operator of the traced program.
 
@@ -57,6 +59,8 @@ def propagate(
         Gives the layout of such a placeholder when an operator first reads it, from the layouts known by then.
     unsupported : str
         "replicate" keeps the fallbacks of operators without a rule, "error" refuses them.
+    random : str
+        "exact" draws the numbers of a single device, "local" lets each shard draw its own.
 
     Returns
     -------
@@ -68,7 +72,7 @@ def propagate(
     UnsupportedOperatorError
         If fallbacks are refused: all of them are named, each once, with the lines that call them.
     """
-    walk = _Walk(traced, mesh, late)
+    walk = _Walk(traced, mesh, late, random)
     names = {found.node: found.name for found in traced.inputs}
     walk.layouts.update({node: layouts[name] for node, name in names.items() if name in layouts})
     walk.shown.update(names)
@@ -85,8 +89,15 @@ def propagate(
 class _Walk:
     """The state of one walk."""
 
-    def __init__(self, traced: TracedGraph, mesh: Mesh, late: Callable[[fx.Node, dict[str, Layout]], Layout]) -> None:
+    def __init__(
+        self,
+        traced: TracedGraph,
+        mesh: Mesh,
+        late: Callable[[fx.Node, dict[str, Layout]], Layout],
+        random: Random,
+    ) -> None:
         self.traced = traced
+        self.random = random
         self.mesh = mesh
         self.late = late
         self.layouts: dict[str, Layout] = {}
@@ -160,9 +171,11 @@ class _Walk:
         if not is_operator(node.target):
             raise self.error(node, f"{node.target} is no ATen operator", UnsupportedOperatorError)
         result = node.meta.get("val")
-        call = OpCall(node.target, tuple(args), dict(kwargs), tuple(tensors), result, self.mesh)
+        call = OpCall(node.target, tuple(args), dict(kwargs), tuple(tensors), result, self.mesh, self.random)
         same_as = tuple(read.index(each) for each in read)
-        return call, tuple(read), (node.target, _frozen(args), _frozen(kwargs), self.mesh, same_as, _result_key(result))
+        how = self.random if is_random(node.target) else ""
+        key = (node.target, _frozen(args), _frozen(kwargs), self.mesh, same_as, _result_key(result), how)
+        return call, tuple(read), key
 
     def layout_of(self, node: fx.Node) -> Layout:
         if node.name not in self.layouts:

@@ -47,6 +47,7 @@ def make_step(
         collectives=collectives,
         fallback=subgraph.plan.fallback,
         draw_bytes=subgraph.plan.draw_bytes,
+        draws_locally=subgraph.plan.draws_locally,
         _subgraph=partial(step_graph, subgraph, operand_names),
     )
 

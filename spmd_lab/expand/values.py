@@ -161,6 +161,8 @@ class Step:
         Why everything was gathered instead of running on shards; None for a true expansion.
     draw_bytes : int
         What each rank draws at random, in bytes; 0 where nothing is drawn.
+    draws_locally : bool
+        Whether shards draw numbers of their own, which no single device draws.
     """
 
     name: str
@@ -172,6 +174,7 @@ class Step:
     collectives: tuple[Collective, ...]
     fallback: str | None
     draw_bytes: int
+    draws_locally: bool
     _subgraph: Callable[[int], fx.GraphModule] = field(repr=False, compare=False)
 
     @property

@@ -41,6 +41,8 @@ class SpmdMagics(Magics):
     )
     @argument("--inputs", help='placements by name: "x=b/dp d"; or an expression')
     @argument("--pending", choices=["resolve", "keep"], help="what becomes of outputs that are pending")
+    @argument("--unsupported", choices=["replicate", "error"], help="what becomes of operators without a rule")
+    @argument("--random", choices=["exact", "local"], help="whose random numbers are drawn")
     @argument("--loss", help="the name of the loss function, or an expression: 'lambda out: out.sum()'")
     @argument("--verify", action="store_true", help="run every rank, and show the proof too")
     @argument("-o", dest="output", metavar="NAME", help="the variable to keep the expansion in")
@@ -133,8 +135,9 @@ def _placing(given: Namespace, names: dict[str, Any]) -> dict[str, Any]:
         }
     if given.inputs is not None:
         placing["inputs"] = _placements("--inputs", given.inputs, names)
-    if given.pending is not None:
-        placing["pending"] = given.pending
+    for name in ("pending", "unsupported", "random"):
+        if getattr(given, name) is not None:
+            placing[name] = getattr(given, name)
     if given.loss is not None:
         tree = expression_of(given.loss)
         if tree is None:

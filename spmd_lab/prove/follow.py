@@ -18,7 +18,7 @@ from spmd_lab.local_graph import whatever_the_strides
 from spmd_lab.prove.judge import judge
 from spmd_lab.prove.pieces import Whole, assemble, is_inexact, replicas
 from spmd_lab.prove.tolerance import Shaker, noise_of, tolerance
-from spmd_lab.streams import Stream
+from spmd_lab.streams import Stream, filling_strides
 from spmd_lab.torch_internals.operators import is_operator, is_random
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ def _strided_as(node: fx.Node, value: Any) -> Any:
     traced = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not isinstance(traced, torch.Tensor) or not value.numel():
         return value
-    return torch.empty_strided(traced.shape, traced.stride(), dtype=value.dtype, device=value.device).copy_(value)
+    strides = filling_strides(traced.shape, traced.stride())
+    return torch.empty_strided(traced.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
 
 
 def _value(held: Any) -> Any:
@@ -144,6 +145,7 @@ class Follower:
         traced = expansion.traced
         self.wrong: list[WrongValue] = []
         self.judged = 0
+        self.taken = 0
         self.steps: set[str] = set()
         self.largest: Largest | None = None
         self._expansion = expansion
@@ -219,12 +221,35 @@ class Follower:
             self._held[node] = Whole(getattr(self._expansion.traced.graph_module, str(node.target)))
         elif node.op == "call_function":
             expected, samples = self._make(node)
+            if self._draws_locally(node):
+                self._held[node] = self._taken(node, expected)
+                return
             held = Whole(expected) if isinstance(expected, torch.Tensor) else expected
             layout = self._expansion.layouts.get(node.name)
             if node.name in self._arrived and isinstance(expected, torch.Tensor) and layout is not None:
                 verdict = self._judge_made(node, layout, expected, samples)
                 held = _usable(verdict) or held
             self._held[node] = held
+
+    def _draws_locally(self, node: fx.Node) -> bool:
+        producer = node.args[0] if node.target is operator.getitem else node
+        step = self._steps.get(producer.name) if isinstance(producer, fx.Node) else None
+        return step is not None and step.draws_locally
+
+    def _taken(self, node: fx.Node, expected: Any) -> Any:
+        """What ranks have drawn for themselves, put together; that copies agree is all that can be judged."""
+        layout = self._expansion.layouts.get(node.name)
+        if node.name not in self._arrived or not isinstance(expected, torch.Tensor) or layout is None:
+            return Whole(expected) if isinstance(expected, torch.Tensor) else expected
+        tensors = self._arrived.pop(node.name)
+        if any(tuple(tensor.shape) != layout.local_shape(rank) for rank, tensor in enumerate(tensors)):
+            drawn = Whole(expected)
+        else:
+            drawn = assemble(layout, tensors, replicas(layout)[0])
+        producer = node.args[0] if node.target is operator.getitem else node
+        self._judge(str(producer), node.name, layout, drawn, tensors)
+        self.taken += 1
+        return drawn
 
     def _make(self, node: fx.Node) -> tuple[Any, Any]:
         """What a node should hold, and how to ask for the same from shaken operands."""
@@ -255,6 +280,11 @@ class Follower:
     def _judge_resolved(self, name: str, tensors: Sequence[Any]) -> None:
         node, layout = self._returned[name]
         self._judge(name, name, layout, self._held[node], tensors)
+
+    def returned(self) -> list[Any]:
+        """What the traced program returns, of the operands as the ranks hold them."""
+        values: Any = self._nodes[-1].args[0]
+        return [_value(self._held.get(each)) if isinstance(each, fx.Node) else each for each in values]
 
     def _judge(self, step: str, value: str, layout: Layout, whole: Whole, tensors: Sequence[Any]) -> Verdict:
         """Judge what is only moved about, or reduced."""

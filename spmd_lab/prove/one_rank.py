@@ -10,7 +10,7 @@ from torch import fx
 
 from spmd_lab.errors import SpmdLabError, VerificationError
 from spmd_lab.prove.collectives import WAIT, Request, is_collective, request_of
-from spmd_lab.streams import Stream
+from spmd_lab.streams import Stream, draw_locally
 from spmd_lab.torch_internals.mutation import is_mutating
 from spmd_lab.torch_internals.operators import is_operator, is_random
 
@@ -93,7 +93,9 @@ class Plan:
         self.module = module
         self.nodes = tuple(module.graph.nodes)
         self.ends = operand_ends(module.graph)
-        self.draws = any(is_operator(node.target) and is_random(node.target) for node in self.nodes)
+        self.draws = any(
+            node.target is draw_locally or (is_operator(node.target) and is_random(node.target)) for node in self.nodes
+        )
         self.mutates = any(node.op == "call_function" and is_mutating(node.target) for node in self.nodes)
         self.frees = self._last_uses()
 

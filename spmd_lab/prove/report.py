@@ -106,6 +106,9 @@ class VerifyReport:
         The value with the largest error, its scaled error, and how large that may be.
     seed : int
         Of everything that was drawn.
+    draws_taken : int
+        How many values shards drew for themselves (``random="local"``): they were taken as they came, where copies
+        agree; everything after them was judged, but outputs against the trace, since eager PyTorch draws otherwise.
     """
 
     ok: bool
@@ -117,6 +120,7 @@ class VerifyReport:
     values_checked: int
     largest: Largest | None
     seed: int
+    draws_taken: int = 0
 
     @property
     def first_divergence(self) -> Divergence | None:

@@ -101,7 +101,8 @@ def verify(
         except SimulationError as error:
             stopped = error
         divergences = _ordered(expansion, _found(program, follower, stopped, chosen))
-        outputs = _judged_outputs(expansion, wholes, results, chosen, seed, bool(divergences))
+        followed = follower.returned() if follower.taken else None
+        outputs = _judged_outputs(expansion, wholes, results, chosen, seed, bool(divergences), followed)
     return VerifyReport(
         ok=not divergences and all(output.ok for output in outputs),
         mesh=mesh,
@@ -112,6 +113,7 @@ def verify(
         values_checked=follower.judged,
         largest=follower.largest,
         seed=seed,
+        draws_taken=follower.taken,
     )
 
 
@@ -195,13 +197,17 @@ def _judged_outputs(
     ranks: Sequence[int],
     seed: int,
     known_wrong: bool,
+    followed: Sequence[Any] | None,
 ) -> tuple[OutputError, ...]:
-    """Outputs and gradients against eager PyTorch; where they are the only thing that differs, look at noise longer."""
+    """Outputs and gradients against eager PyTorch; where they are the only thing that differs, look at noise longer.
+
+    Where shards have drawn numbers of their own, eager PyTorch cannot know them, and the followed trace stands for it.
+    """
     traced = expansion.traced
     described = list(zip(traced.outputs, expansion.output_layouts, strict=True))
     if not results:
         return tuple(_unknown(output, layout) for output, layout in described)
-    expected = eager_outputs(traced, [each.value for each in inputs], seed)
+    expected = followed if followed is not None else eager_outputs(traced, [each.value for each in inputs], seed)
     columns = list(zip(*results, strict=True))
     samples: list[tuple[Any, ...]] = []
     while True:

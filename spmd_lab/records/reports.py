@@ -31,6 +31,7 @@ def report_record(report: VerifyReport) -> ReportRecord:
         outputs=tuple(_output_record(output) for output in outputs),
         divergences=len(report.divergences),
         divergence=None if first is None else _divergence_record(first),
+        draws_taken=report.draws_taken,
     )
 
 

@@ -29,6 +29,7 @@ def step_record(step: Step, graph: bool = True, picture: bool = False) -> StepRe
         collectives=tuple(collective_record(collective) for collective in step.collectives),
         fallback=step.fallback or "",
         draw_bytes=step.draw_bytes,
+        draws_locally=step.draws_locally,
         graph=_graph_record(step) if graph else None,
         picture=step_graph_record(step) if picture else None,
     )

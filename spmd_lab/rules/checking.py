@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from spmd_lab.local_graph import LocalGraphBuilder
+from spmd_lab.streams import draw_locally
 from spmd_lab.torch_internals.fakes import FakeTensorMode
 from spmd_lab.torch_internals.operators import is_operator
 
@@ -100,6 +101,8 @@ def _call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Mesh
         shape[gather_dim] *= mesh.axis_size(axis)
         shape[shard_dim] //= mesh.axis_size(axis)
         return tensor.new_empty(shape)
+    if target is draw_locally:
+        target, args = args[0], args[2:]  # nothing is drawn without data
     if is_operator(target) and kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": device}
     return target(*args, **kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.distributed.tensor import Replicate
@@ -58,6 +58,8 @@ class OpCall:
         What it returns on one device: fake tensors, whole.
     mesh : Mesh
         The mesh.
+    random : str
+        "exact" draws the numbers of a single device, "local" lets each shard draw its own.
     """
 
     op: OpOverload
@@ -66,6 +68,7 @@ class OpCall:
     tensors: tuple[TensorArg, ...]
     result: torch.Tensor | tuple[torch.Tensor | None, ...] | list[torch.Tensor | None] | None
     mesh: Mesh
+    random: Literal["exact", "local"] = "exact"
 
     @property
     def has(self) -> tuple[Layout, ...]:
@@ -125,6 +128,8 @@ class Plan:
         Why everything was gathered, where it was.
     draw_bytes : int
         What each rank draws at random, in bytes: the whole tensor, whatever part of it the rank keeps.
+    draws_locally : bool
+        Whether shards draw numbers of their own, which no single device draws.
     """
 
     needs: tuple[Layout, ...]
@@ -132,3 +137,4 @@ class Plan:
     emit: Callable[[LocalGraphBuilder, tuple[fx.Node, ...]], Any]
     fallback: str | None = None
     draw_bytes: int = 0
+    draws_locally: bool = False

@@ -6,7 +6,9 @@ which order a tensor is filled. All ranks draw in the same order, so that their 
 
 from __future__ import annotations
 
+import math
 import operator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +18,8 @@ from spmd_lab.errors import UnsupportedOperatorError
 from spmd_lab.layout import Layout, replicated
 from spmd_lab.local_graph import own_part
 from spmd_lab.rules.plan import Plan, TensorArg
-from spmd_lab.rules.strategies import run_operator
+from spmd_lab.rules.strategies import pick, run_operator
+from spmd_lab.streams import draw_locally, filling_strides
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +53,8 @@ def plan_draw(call: OpCall) -> Plan:
     UnsupportedOperatorError
         If the whole tensor is too large to be drawn on every rank.
     """
+    if call.random == "local" and (plan := _plan_locally(call)) is not None:
+        return plan
     drawn = sum(result.numel() * result.element_size() for result in call.results if result is not None)
     if drawn > MOST_DRAWN_BYTES:
         raise UnsupportedOperatorError(
@@ -61,7 +66,54 @@ def plan_draw(call: OpCall) -> Plan:
     if call.op in _IGNORE_VALUES:
         return _plan_like(call, drawn)
     needs = tuple(replicated(layout.global_shape, layout.dtype, call.mesh) for layout in call.has)
-    return Plan(needs, call.whole_outputs, run_operator(call), draw_bytes=drawn)
+    run = run_operator(call)
+
+    def emit(builder: LocalGraphBuilder, nodes: tuple[fx.Node, ...]) -> Any:
+        return run(builder, tuple(map(partial(_laid_out_as_traced, builder), nodes, call.tensors)))
+
+    return Plan(needs, call.whole_outputs, emit, draw_bytes=drawn)
+
+
+def _laid_out_as_traced(builder: LocalGraphBuilder, node: fx.Node, tensor: TensorArg) -> fx.Node:
+    """A whole tensor in the order of memory that it has on one device: gathering lays elements out anew."""
+    strides = filling_strides(tensor.layout.global_shape, tensor.stride)
+    order = sorted(range(len(strides)), key=lambda dim: -strides[dim])
+    if order == sorted(order):
+        return builder.call(aten.contiguous.default, node)
+    back = [order.index(dim) for dim in range(len(order))]
+    moved = builder.call(aten.contiguous.default, builder.call(aten.permute.default, node, order))
+    return builder.call(aten.permute.default, moved, back)
+
+
+_BY_ELEMENT = frozenset({aten.bernoulli.default, aten.normal.Tensor_float, aten.poisson.default})
+"""Operators whose only tensor says how each element is drawn."""
+
+
+def _plan_locally(call: OpCall) -> Plan | None:
+    """Let each shard draw its own numbers; None where every rank has to draw all of them anyway."""
+    if call.op is not aten.native_dropout.default and call.op not in _IGNORE_VALUES | _BY_ELEMENT:
+        return None
+    given, *_ = call.tensors
+    layout = given.layout if call.op in _IGNORE_VALUES else _settled(given.layout)
+    placed = _settled(layout)
+    axes = [split.axis for dim in range(len(placed.global_shape)) for split in placed.splits(dim)]
+    if not axes:
+        return None
+    outputs = call.output_layouts([placed.placements] * len(call.results))
+
+    def emit(builder: LocalGraphBuilder, nodes: tuple[fx.Node, ...]) -> fx.Node | tuple[fx.Node, fx.Node]:
+        shard = 0
+        for axis in axes:
+            shard = shard * call.mesh.axis_size(axis) + builder.index(axis)
+        made = builder.call(draw_locally, call.op, shard, *pick(call.args, nodes), **pick(call.kwargs, nodes))
+        if call.op is not aten.native_dropout.default:
+            return made
+        out, mask = (builder.call(operator.getitem, made, index) for index in range(2))
+        return out, builder.call(aten._to_copy.default, mask, dtype=torch.bool)  # of nothing, the mask is no bool
+
+    drawn = sum(result.element_size() for result in call.results if result is not None)
+    size = math.prod(placed.largest_local_shape)
+    return Plan((layout,), outputs, emit, draw_bytes=drawn * size, draws_locally=True)
 
 
 def _settled(layout: Layout) -> Layout:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 from spmd_lab.errors import LayoutError
@@ -13,12 +14,12 @@ from spmd_lab.layout import Layout, replicated
 from spmd_lab.rules.checking import misfit
 from spmd_lab.rules.from_nothing import from_nothing, refuses_nothing
 from spmd_lab.rules.plan import Plan, TensorArg
-from spmd_lab.rules.strategies import pick, run_operator
+from spmd_lab.rules.strategies import Way, aligned, choose_ways, pick, run_operator
 from spmd_lab.torch_internals.placements import StridedShard, is_plain_partial
 from spmd_lab.torch_internals.sharding import NoStockRuleError, StockAnswer, TensorSlot, ask_stock_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import fx
 
@@ -32,6 +33,26 @@ def plan_by_stock_rule(call: OpCall) -> Plan:
     """Plan a call as torch's own rule says; gather everything where that rule is known to give wrong numbers."""
     if any(isinstance(value, TensorArg) for value in call.kwargs.values()):
         return plan_whole(call, f"torch's rules do not see the tensors that {call.title} takes by keyword")
+    plan = _plan_as_torch_says(call)
+    if torch.Tag.pointwise in call.op.tags and _gathered(call, plan.needs):
+        return _plan_by_element(call) or plan
+    return plan
+
+
+def _plan_by_element(call: OpCall) -> Plan | None:
+    """Divide all tensors alike where torch would rather gather one: it does with few rows, and with scattered ones."""
+    shape = torch.broadcast_shapes(*(tensor.layout.global_shape for tensor in call.tensors))
+    if any(result is None or result.shape != shape for result in call.results):
+        return None
+    ways = [
+        Way(tuple(aligned(tensor, dim, shape) for tensor in call.tensors), (Shard(dim),) * len(call.results))
+        for dim in range(len(shape))
+    ]
+    plan = choose_ways(call, ways, any_order=True)
+    return None if _gathered(call, plan.needs) or misfit(call, plan) else plan
+
+
+def _plan_as_torch_says(call: OpCall) -> Plan:
     refusal: str | None = None
     wrong: str | None = None
     for asked in _ever_more_whole(call):
@@ -42,7 +63,9 @@ def plan_by_stock_rule(call: OpCall) -> Plan:
             continue
         doubt = _doubt(plan) or misfit(call, plan)
         if doubt is None:
-            return replace(plan, fallback=wrong if _gathers(call, asked) else None)
+            return replace(
+                plan, fallback=wrong if _gathered(call, [tensor.layout for tensor in asked.tensors]) else None
+            )
         wrong = wrong or f"torch's rule for {call.title} is wrong here: {doubt}"
     return plan_whole(call, wrong or f"no sharding rule for {call.title}: {refusal}")
 
@@ -57,12 +80,12 @@ def _plan_as_answered(call: OpCall, asked: OpCall) -> Plan:
     return Plan(needs, outputs, _run_answer(asked, answer, needs, outputs))
 
 
-def _gathers(call: OpCall, asked: OpCall) -> bool:
-    """Whether shards were made whole to ask, not pending sums alone."""
+def _gathered(call: OpCall, needs: Sequence[Layout]) -> bool:
+    """Whether shards are made whole, not pending sums alone."""
     return any(
-        was != now and not isinstance(was, Partial)
-        for tensor, other in zip(call.tensors, asked.tensors, strict=True)
-        for was, now in zip(tensor.layout.placements, other.layout.placements, strict=True)
+        not isinstance(was, (Partial, Replicate)) and isinstance(now, Replicate)
+        for tensor, need in zip(call.tensors, needs, strict=True)
+        for was, now in zip(tensor.layout.placements, need.placements, strict=True)
     )
 
 

@@ -39,6 +39,7 @@ def distribute(
     outputs: Mapping[str, object] | None = None,
     pending: Literal["resolve", "keep"] = "resolve",
     unsupported: Literal["replicate", "error"] = "error",
+    random: Literal["exact", "local"] = "exact",
     loss: Callable[[Any], torch.Tensor] | None = None,
     global_inputs: bool = False,
     grad: Literal["mean", "sum"] = "mean",
@@ -62,7 +63,7 @@ def distribute(
         Example arguments, with whole tensors; a tuple stands for several. They may be fake.
     kwargs : mapping, optional
         Example keyword arguments.
-    params, inputs, batch, outputs, pending, unsupported
+    params, inputs, batch, outputs, pending, unsupported, random
         As in `expand`.
     loss : callable, optional
         As in `trace`. The module then returns the loss, which is that of all ranks together, and what it returned
@@ -95,7 +96,7 @@ def distribute(
     >>> optimizer.step()
     >>> torch.distributed.destroy_process_group()
     """
-    _refuse_unknown(module, pending, unsupported, grad)
+    _refuse_unknown(module, {"pending": pending, "unsupported": unsupported, "random": random, "grad": grad})
     if not dist.is_available() or not dist.is_initialized():
         raise MeshError(
             "there is no process group to run on",
@@ -116,6 +117,7 @@ def distribute(
         outputs=outputs or {},
         pending=pending,
         unsupported=unsupported,
+        random=random,
         global_inputs=global_inputs,
         grad=grad,
     )
@@ -123,7 +125,15 @@ def distribute(
     return DistributedModule(request, arguments)
 
 
-def _refuse_unknown(module: object, pending: str, unsupported: str, grad: str) -> None:
+_CHOICES = {
+    "pending": ("resolve", "keep"),
+    "unsupported": ("replicate", "error"),
+    "random": ("exact", "local"),
+    "grad": ("mean", "sum"),
+}
+
+
+def _refuse_unknown(module: object, chosen: Mapping[str, str]) -> None:
     if isinstance(module, DistributedModule):
         raise ArgumentError(
             "the module is distributed already", argument="module", hint="distribute the module that it was made of"
@@ -141,10 +151,9 @@ def _refuse_unknown(module: object, pending: str, unsupported: str, grad: str) -
                 argument="module",
                 hint="distribute what is inside it, or call the two one after the other",
             )
-    known = {"pending": ("resolve", "keep"), "unsupported": ("replicate", "error"), "grad": ("mean", "sum")}
-    for name, value in {"pending": pending, "unsupported": unsupported, "grad": grad}.items():
-        if value not in known[name]:
-            first, second = known[name]
+    for name, value in chosen.items():
+        if value not in _CHOICES[name]:
+            first, second = _CHOICES[name]
             raise ArgumentError(
                 f"{name}={value!r} is unknown", argument=f"{name}={value!r}", hint=f'"{first}" or "{second}"'
             )
@@ -177,6 +186,7 @@ def _refuse_differences(request: Request, arguments: Arguments) -> None:
         "options": (
             request.pending,
             request.unsupported,
+            request.random,
             request.grad,
             request.global_inputs,
             request.loss is not None,

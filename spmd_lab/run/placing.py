@@ -43,6 +43,7 @@ class Request:
     outputs: Mapping[str, object]
     pending: Literal["resolve", "keep"]
     unsupported: Literal["replicate", "error"]
+    random: Literal["exact", "local"]
     global_inputs: bool
     grad: Literal["mean", "sum"]
 
@@ -70,7 +71,7 @@ def expanded(request: Request, traced: TracedGraph, first: Expansion | None) -> 
     _refuse_placed(request, traced)
     outputs = {**request.outputs, **_following(traced, given)}
     over = partial(expand, traced, request.mesh, params, inputs, batch)
-    how = (request.pending, request.unsupported)
+    how = (request.pending, request.unsupported, request.random)
     found = over(outputs, *how)
     rows = _rows(found, batch_axes(request, found))
     if all(name in outputs for name in rows):

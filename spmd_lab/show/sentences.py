@@ -125,7 +125,8 @@ def step_sentence(record: StepRecord) -> str:
 
 def draws_sentence(record: StepRecord) -> str:
     """What a random draw costs."""
-    return f"every rank draws the whole: {bytes_text(record.draw_bytes)}"
+    what = "each shard draws its own numbers" if record.draws_locally else "every rank draws the whole"
+    return f"{what}: {bytes_text(record.draw_bytes)}"
 
 
 def own_collectives(record: StepRecord) -> tuple[CollectiveRecord, ...]:
@@ -169,10 +170,14 @@ def report_verdict(record: ReportRecord) -> str:
 def report_evidence(record: ReportRecord) -> str:
     """What was judged, the largest error, and what was allowed."""
     judged = f"{counted(record.values, 'value')} of {counted(record.steps, 'step')}"
+    taken = ""
+    if record.draws_taken:
+        taken = f"; {counted(record.draws_taken, 'local draw')} taken as ranks made them, outputs against the trace"
     if not record.largest_value:
-        return f"{judged}, without any difference"
+        return f"{judged}, without any difference{taken}"
     return (
-        f"{judged}, largest scaled error {record.largest_error} ({record.largest_value}), tolerance {record.tolerance}"
+        f"{judged}, largest scaled error {record.largest_error} ({record.largest_value}), "
+        f"tolerance {record.tolerance}{taken}"
     )
 
 

@@ -74,6 +74,7 @@ class StepRecord:
     collectives: tuple[CollectiveRecord, ...]
     fallback: str
     draw_bytes: int = 0
+    draws_locally: bool = False
     graph: CodeRecord | None = None
     picture: GraphRecord | None = None
 
@@ -215,6 +216,7 @@ class ReportRecord:
     outputs: tuple[OutputErrorRecord, ...]
     divergences: int
     divergence: DivergenceRecord | None
+    draws_taken: int = 0
 
 
 Record = (

@@ -187,6 +187,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[sl.SpmdLabError], str]] = {
         ArgumentError,
         "pending='drop' is unknown\n  argument: pending='drop'\n  try: \"resolve\" or \"keep\"",
     ),
+    "an unknown way with random numbers": (
+        {"random": "some"},
+        ArgumentError,
+        "random='some' is unknown\n  argument: random='some'\n  try: \"exact\" or \"local\"",
+    ),
     "an unknown way with operators without a rule": (
         {"unsupported": "ignore"},
         ArgumentError,

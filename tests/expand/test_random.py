@@ -40,6 +40,8 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "bernoulli": lambda x: torch.bernoulli(x.sigmoid()),
     "bernoulli of a number": lambda x: torch.bernoulli(x.detach(), 0.3),
     "normal": lambda x: torch.normal(x.detach(), 1.0),
+    "of an expanded tensor": lambda x: F.dropout(x[:1].expand(6, 4), 0.5) + torch.rand_like(x[:1].expand(6, 4)),
+    "multinomial of a transpose": lambda x: torch.multinomial(x.detach().t().sigmoid(), 2),
     "multinomial": lambda x: torch.multinomial(x.detach().sigmoid(), 2),
     "rrelu": lambda x: F.rrelu(x, training=True),
     "gumbel_softmax": F.gumbel_softmax,
@@ -147,3 +149,70 @@ def test_a_model_in_training_equals_the_single_device_run(mesh: sl.Mesh, placing
     torch.manual_seed(0)
     traced = sl.trace(Dropping(), torch.randn(5, 6, 16), loss=lambda out: out.square().mean())
     sl.expand(traced, mesh, **placing).program.verify(seed=3).raise_if_wrong()
+
+
+LOCAL: dict[str, Callable[[torch.Tensor], Any]] = {
+    "dropout": lambda x: F.dropout(x, 0.5).sin() * 2,
+    "rand_like": lambda x: torch.rand_like(x) + x,
+    "bernoulli": lambda x: torch.bernoulli(x.sigmoid()) * x,
+    "filled in place": lambda x: torch.empty_like(x).normal_(2, 3) * x,
+    "factories": lambda x: torch.rand(4) * x,
+}
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_local_draws_are_taken_as_they_come_and_all_else_is_judged(name: str) -> None:
+    traced = sl.trace(LOCAL[name], torch.randn(6, 4, requires_grad=True))
+    for placing, mesh in [*PLACINGS, ("a/x b", sl.Mesh(x=2, y=2))]:
+        expansion = sl.expand(traced, mesh, inputs=[placing], random="local")
+        report = expansion.program.verify()
+        assert report.ok, (placing, report)
+        assert report.draws_taken == sum(step.draws_locally for step in expansion.steps) * (
+            2 if name == "dropout" else 1
+        )
+
+
+def test_shards_draw_their_own_numbers_and_copies_agree() -> None:
+    mesh = sl.Mesh(x=2, y=2)
+    traced = sl.trace(lambda x: torch.rand_like(x), torch.zeros(4, 3))
+    expansion = sl.expand(traced, mesh, inputs=["a/x b"], random="local")
+    (step,) = expansion.steps
+    assert step.draws_locally
+    assert step.draw_bytes == 2 * 3 * 4
+    assert "each shard draws its own numbers: 24 B" in repr(step)
+    drawn = []
+    for rank in range(4):
+        torch.manual_seed(0)
+        drawn.append(expansion.program.for_rank(rank)(torch.zeros(2, 3))[0])
+    assert torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[2], drawn[3])
+    assert not torch.equal(drawn[0], drawn[2])
+    report = expansion.program.verify()
+    assert report.draws_taken == 1
+    assert "1 local draw taken as ranks made them, outputs against the trace" in repr(report)
+
+
+def test_copies_that_draw_apart_are_found() -> None:
+    expansion = sl.expand(
+        sl.trace(lambda x: torch.rand_like(x) * 2, torch.zeros(4, 3)),
+        sl.Mesh(x=2, y=2),
+        inputs=["a/x b"],
+        random="local",
+    )
+    program = expansion.program
+    module = program.for_rank(3)
+    (draw,) = [node for node in module.graph.nodes if getattr(node.target, "__name__", "") == "draw_locally"]
+    draw.update_arg(1, 99)
+    module.recompile()
+    graphs = {rank: program.for_rank(rank) for rank in range(4)}
+    assert graphs[2] is graphs[3], "ranks that hold the same shard share a graph: spoil both alike, and nothing differs"
+    assert program.verify().ok
+
+
+def test_expanding_draws_nothing() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    for random in ("exact", "local"):
+        traced = sl.trace(LOCAL["dropout"], torch.ones(6, 4))
+        sl.expand(traced, sl.Mesh(x=3), inputs=["a/x b"], random=random)  # type: ignore[arg-type]
+    assert torch.equal(torch.get_rng_state(), before)
