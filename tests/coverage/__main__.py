@@ -24,13 +24,13 @@ INTRODUCTION = """# Coverage of torch's operators
 Every entry of `op_db`, torch's own table of operators with samples of their arguments, is traced, expanded and proved:
 forward, and gradients where the operator has them. Written by `python -m tests.coverage --page`; do not edit.
 
-{date}, torch {torch}. At most {samples} samples of each entry (the first ones, and as many spread over the rest, none
-above 20,000 elements), in float32, or where an entry does not take it in int64, complex64, bool or float16. Each sample
-in up to seven layouts: on `Mesh(x=4)` every tensor divided on dim 0, on its last dim, whole, and pending (a sum of
-uneven pieces); on `Mesh(x=2, y=2)` divided on dim 0 and the last dim, twice on dim 0, and pending and divided. Most
-samples have dims of 5 or less, so most shards are uneven, and some empty. An entry counts as its worst case.
-What `verify` finds equal is compared once more, without it, with eager PyTorch. Uninitialised memory (`empty` and its
-like) is compared by shape.
+{date}, torch {torch}, on CPU. At most {samples} samples of each entry (half of them the first ones, half spread over
+the rest; none above 20,000 elements), in float32, or where an entry does not take it in int64, complex64, bool or
+float16. Each sample in up to seven layouts: on `Mesh(x=4)` every tensor divided on dim 0, on its last dim, whole, and
+pending (a sum of uneven pieces); on `Mesh(x=2, y=2)` divided on dim 0 and the last dim, twice on dim 0, and pending and
+divided. Most samples have dims of 5 or less, so most shards are uneven, and some empty. An entry counts as its worst
+case. What `verify` finds equal is compared once more, without it, with eager PyTorch. Uninitialised memory (`empty` and
+its like) is compared by shape.
 """
 
 
@@ -77,7 +77,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--page", action="store_true", help=f"write the table to {PAGE.name} beside the tests, and which are equal"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.page and not options.again and (options.ops or options.shard or options.quick):
+        parser.error("--page is for a full run, or one that completes a full run by --again")
+    return options
 
 
 def _chosen(options: argparse.Namespace, earlier: dict[str, OperatorOutcome]) -> list[str]:

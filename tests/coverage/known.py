@@ -1,4 +1,4 @@
-"""The operators that were equal in the last full run, so that a test can tell when one is lost."""
+"""What came out for each operator in the last full run, so that a test can tell when one gets worse."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.coverage.outcome import OperatorOutcome
+    from tests.coverage.outcome import Kind, OperatorOutcome
 
-__all__ = ["known_equal", "remember"]
+__all__ = ["known_kinds", "remember"]
 
-_FILE = Path(__file__).with_name("known_equal.txt")
+_FILE = Path(__file__).with_name("known.txt")
 
 
-def known_equal() -> frozenset[str]:
-    """Their names."""
-    return frozenset(_FILE.read_text().split())
+def known_kinds() -> dict[str, Kind]:
+    """The kind of each operator."""
+    pairs = [line.split(": ") for line in _FILE.read_text().splitlines()]
+    return dict(pairs)
 
 
 def remember(outcomes: Sequence[OperatorOutcome]) -> None:
-    """Write down which ones are equal."""
-    _FILE.write_text("".join(f"{name}\n" for name in sorted(each.name for each in outcomes if each.kind == "equal")))
+    """Write the kinds down."""
+    _FILE.write_text("".join(f"{each.name}: {each.kind}\n" for each in outcomes))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import resource
 import selectors
 import signal
 import time
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 __all__ = ["run_all"]
+
+PATIENCE = 5
 
 
 @dataclass
@@ -48,7 +52,7 @@ def run_all(
     jobs : int
         How many processes at a time.
     timeout : float
-        How many seconds an operator may take.
+        How many seconds of processor time an operator may take; a few times as many seconds may pass.
     """
     torch.set_num_threads(1)
     first = [each for each in outcomes("add", 1, quick=True) if each.kind != "equal"]  # loads what every child needs
@@ -58,19 +62,19 @@ def run_all(
     running = selectors.DefaultSelector()
     while waiting or running.get_map():
         while waiting and len(running.get_map()) < jobs:
-            child = _start(waiting.pop(), samples, quick)
+            child = _start(waiting.pop(), samples, quick, timeout)
             running.register(child.pipe, selectors.EVENT_READ, child)
         ready = [key.data for key, _ in running.select(timeout=0.5)]
         for key in list(running.get_map().values()):
             child = key.data
             ended = child in ready and not _listen(child)
-            late = time.monotonic() - child.started > timeout
+            late = time.monotonic() - child.started > timeout * PATIENCE
             if ended or late:
                 running.unregister(child.pipe)
                 yield _outcome(child, late and not ended, timeout)
 
 
-def _start(name: str, samples: int, quick: bool) -> _Child:
+def _start(name: str, samples: int, quick: bool, timeout: float) -> _Child:
     reads, writes = os.pipe()
     pid = os.fork()
     if pid:
@@ -81,6 +85,7 @@ def _start(name: str, samples: int, quick: bool) -> _Child:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         os.close(reads)
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(timeout), math.ceil(timeout) + 1))
         with os.fdopen(writes, "w") as pipe:
             for case in outcomes(name, samples, quick):
                 print(json.dumps(asdict(case)), file=pipe, flush=True)
@@ -107,7 +112,7 @@ def _outcome(child: _Child, late: bool, timeout: float) -> OperatorOutcome:
     for line in lines:
         record = json.loads(line)
         outcome.cases.append(CaseOutcome(**{**record, "fallbacks": tuple(record["fallbacks"])}))
-    if late:
+    if late or code == -signal.SIGXCPU:
         outcome.cases.append(CaseOutcome(-1, "", "too slow", f"more than {timeout:.0f} s; {len(lines)} cases done"))
     elif code < 0:
         outcome.cases.append(CaseOutcome(-1, "", "crashed", f"its process died of {signal.Signals(-code).name}"))

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
     from tests.coverage.outcome import Kind, OperatorOutcome
 
-__all__ = ["counts", "failures", "fallbacks", "refusals", "table"]
+__all__ = ["KINDS_IN_WORDS", "counts", "failures", "fallbacks", "refusals", "table"]
 
 
 def counts(outcomes: Sequence[OperatorOutcome]) -> str:
     """The numbers, as the rows of a table."""
     usable = [each for each in outcomes if each.kind != "no sample"]
-    rows = [(kind, [each for each in outcomes if each.kind == kind]) for kind in _KINDS_IN_WORDS]
+    rows = [(kind, [each for each in outcomes if each.kind == kind]) for kind in KINDS_IN_WORDS]
     lines = ["| operators | number | of those with a usable sample | cases |", "|---|---|---|---|"]
     lines += [
-        _row(_KINDS_IN_WORDS[kind], len(found), len(usable) if kind != "no sample" else 0, _cases(usable, kind))
+        _row(KINDS_IN_WORDS[kind], len(found), len(usable) if kind != "no sample" else 0, _cases(usable, kind))
         for kind, found in rows
     ]
     fallback = [each for each in usable if each.fallbacks]
@@ -36,7 +36,7 @@ def counts(outcomes: Sequence[OperatorOutcome]) -> str:
     return "\n".join(lines)
 
 
-_KINDS_IN_WORDS: dict[Kind, str] = {
+KINDS_IN_WORDS: dict[Kind, str] = {
     "equal": "equal on all samples and layouts",
     "refused": "refused by a named error on some",
     "wrong": "wrong on some: the proof says so",
