@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 import spmd_lab as sl
@@ -21,6 +20,7 @@ import spmd_lab as sl
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import torch
     from torch.distributed.tensor.placement_types import Placement
 
 __all__ = ["check", "moves"]
