@@ -30,7 +30,12 @@ float16. Each sample in up to seven layouts: on `Mesh(x=4)` every tensor divided
 pending (a sum of uneven pieces); on `Mesh(x=2, y=2)` divided on dim 0 and the last dim, twice on dim 0, and pending and
 divided. Most samples have dims of 5 or less, so most shards are uneven, and some empty. An entry counts as its worst
 case. What `verify` finds equal is compared once more, without it, with eager PyTorch. Uninitialised memory (`empty` and
-its like) is compared by shape.
+its like) is compared by shape.{earlier}
+"""
+
+EARLIER = """
+
+Put together from two runs or more: what was equal, with nothing gathered, was not repeated after the code changed.
 """
 
 
@@ -52,7 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
         Path(options.json).write_text("".join(json.dumps(each.as_record()) + "\n" for each in outcomes))
     if options.page:
         today = datetime.datetime.now(datetime.UTC).date()
-        head = INTRODUCTION.format(date=today, torch=torch.__version__.partition("+")[0], samples=options.samples)
+        version = torch.__version__.partition("+")[0]
+        earlier_runs = EARLIER.rstrip() if options.again else ""
+        head = INTRODUCTION.format(date=today, torch=version, samples=options.samples, earlier=earlier_runs)
         PAGE.write_text(f"{head}\n{text}")
         remember(outcomes)
     if options.out:
