@@ -12,7 +12,7 @@ from tests.rules.every_way import run_every_way
 
 MESH = sl.Mesh(dp=2, tp=4)
 aten = torch.ops.aten
-LAYOUTS = ["n/tp ...", "n/dp/tp ...", "n/tp/dp ...", "n/dp c h/tp w", "n/dp c/tp h w", "n c h/dp w/tp"]
+LAYOUTS = ["n/tp ...", "n/tp/dp ...", "n/dp c h/tp w", "n/dp c/tp h w"]
 
 
 class Normalised(nn.Module):

