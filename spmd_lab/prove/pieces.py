@@ -69,7 +69,7 @@ def cut(value: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor:
     return value[layout.slices(rank)].clone()
 
 
-def assemble(layout: Layout, tensors: Sequence[torch.Tensor], copy: Replica) -> Whole:
+def assemble(layout: Layout, tensors: Sequence[torch.Tensor], copy: Replica, *, as_ranks_do: bool = False) -> Whole:
     """Put one full copy of a tensor together.
 
     Parameters
@@ -80,6 +80,8 @@ def assemble(layout: Layout, tensors: Sequence[torch.Tensor], copy: Replica) -> 
         What each rank holds.
     copy : tuple of tuple of int
         The ranks that hold this copy, one of `replicas`.
+    as_ranks_do : bool
+        Whether to reduce pieces in their own dtype, with the rounding that ranks have too, and not exactly.
     """
     kinds = list(layout.pending.values())
     sizes = [layout.mesh.axis_size(axis) for axis in layout.pending]
@@ -91,7 +93,8 @@ def assemble(layout: Layout, tensors: Sequence[torch.Tensor], copy: Replica) -> 
     for members in copy:
         where = layout.slices(members[0])
         held = [exact(tensors[rank]) for rank in members] if kinds else [tensors[members[0]]]
-        value[where] = _reduced(kinds, sizes, held).to(value.dtype)
+        pieces = [tensors[rank] for rank in members] if as_ranks_do else held
+        value[where] = _reduced(kinds, sizes, pieces).to(value.dtype)
         if scale is not None:
             scale[where] = _reduced(_widened(kinds), sizes, [piece.abs() for piece in held])
     return Whole(value, scale)
@@ -122,12 +125,19 @@ def exact(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.float64) if tensor.dtype.is_floating_point else tensor
 
 
+def comparable(value: torch.Tensor) -> torch.Tensor:
+    """The same values in a dtype that torch can compare."""
+    wider = {torch.complex32: torch.complex64, torch.float8_e4m3fn: torch.float32, torch.float8_e5m2: torch.float32}
+    return value.to(wider[value.dtype]) if value.dtype in wider else value
+
+
 def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors hold the same values, NaN in the same places included."""
     if one is other:
         return True
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
+    one, other = comparable(one), comparable(other)
     if torch.equal(one, other):
         return True
     return is_inexact(one.dtype) and bool(((one == other) | (one.isnan() & other.isnan())).all())

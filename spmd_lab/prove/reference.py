@@ -104,4 +104,7 @@ class _Shaking(fx.Interpreter):
 
 
 def _memory(value: object) -> int | None:
-    return value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) else None
+    try:
+        return value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) else None
+    except RuntimeError:  # a tensor of zeros that torch never writes down
+        return None

@@ -87,7 +87,7 @@ def verify(
     with torch.no_grad(), torch.random.fork_rng(cuda_devices(values)), memory_filled():
         held = local_values(values, expansion.input_layouts, seed)
         wholes = [
-            Whole(value, assemble(layout, tensors, replicas(layout)[0]).scale if layout.is_pending else None)
+            assemble(layout, tensors, replicas(layout)[0], as_ranks_do=True) if layout.is_pending else Whole(value)
             for value, layout, tensors in zip(values, expansion.input_layouts, held, strict=True)
         ]
         graphs = [program.for_rank(rank) for rank in range(mesh.size)]

@@ -10,7 +10,7 @@ from torch import fx
 
 from spmd_lab.local_graph import LocalGraphBuilder
 from spmd_lab.streams import draw_locally
-from spmd_lab.torch_internals.fakes import FakeTensorMode
+from spmd_lab.torch_internals.fakes import FakeTensorMode, quiet_failures
 from spmd_lab.torch_internals.operators import is_operator
 
 if TYPE_CHECKING:
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["misfit"]
 
+_MOST_TRIED = 16
+
 
 def misfit(call: OpCall, plan: Plan) -> str | None:
     """Say how the shards that a plan gives differ from what it says of them.
 
-    Ranks that hold the largest and the smallest shards stand for all.
+    Ranks that hold shards of equal sizes stand for one another.
 
     Parameters
     ----------
@@ -43,7 +45,8 @@ def misfit(call: OpCall, plan: Plan) -> str | None:
     for coordinate in _extremes(call.mesh, plan):
         problem = _problem(call.mesh, plan, coordinate, "meta")
         if problem is not None:
-            with FakeTensorMode(allow_non_fake_inputs=True):  # slower, but shapes may depend on the device
+            # slower, but shapes may depend on the device
+            with quiet_failures(), FakeTensorMode(allow_non_fake_inputs=True):
                 problem = _problem(call.mesh, plan, coordinate, _device_of(call))
         if problem is not None:
             return problem
@@ -71,10 +74,19 @@ def _device_of(call: OpCall) -> str:
 
 
 def _extremes(mesh: Mesh, plan: Plan) -> Iterator[tuple[int, ...]]:
-    """The first and the last rank of every axis along which shards differ in size."""
-    uneven = frozenset[str]().union(*(layout.uneven_axes for layout in (*plan.needs, *filter(None, plan.outputs))))
-    ends = ((0, size - 1) if axis in uneven else (0,) for axis, size in zip(mesh.axes, mesh.shape, strict=True))
-    yield from itertools.product(*ends)
+    """One rank for each combination of local shapes; of long axes, the first ranks and the last."""
+    layouts = (*plan.needs, *filter(None, plan.outputs))
+    uneven = frozenset[str]().union(*(layout.uneven_axes for layout in layouts))
+    places = (
+        (*range(min(size - 1, _MOST_TRIED)), size - 1) if axis in uneven else (0,)
+        for axis, size in zip(mesh.axes, mesh.shape, strict=True)
+    )
+    seen: set[tuple[tuple[int, ...], ...]] = set()
+    for coordinate in itertools.product(*places):
+        shapes = tuple(layout.local_shape_at(coordinate) for layout in layouts)
+        if shapes not in seen:
+            seen.add(shapes)
+            yield coordinate
 
 
 def _run_without_data(mesh: Mesh, plan: Plan, coordinate: tuple[int, ...], device: str) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
 
     from spmd_lab.layout import Layout
     from spmd_lab.local_graph import LocalGraphBuilder
+    from spmd_lab.rules.plan import Plan
     from spmd_lab.torch_internals.operators import OpOverload
 
-__all__ = ["from_nothing", "refuses_nothing"]
+__all__ = ["from_nothing", "refuses_nothing", "unless_empty"]
 
 aten = torch.ops.aten
 
@@ -67,6 +69,16 @@ def from_nothing(
 
 def _is_empty(builder: LocalGraphBuilder, layout: Layout) -> bool:
     return 0 not in layout.global_shape and 0 in builder.local_shape(layout)
+
+
+def unless_empty(plan: Plan) -> Plan:
+    """The same plan, whose local program does not run the operator on nothing."""
+
+    def emit(builder: LocalGraphBuilder, nodes: tuple[fx.Node, ...]) -> Any:
+        made = from_nothing(builder, nodes, plan.needs, plan.outputs)
+        return plan.emit(builder, nodes) if made is None else made
+
+    return replace(plan, emit=emit)
 
 
 def neutral(reduce_op: str, dtype: torch.dtype) -> float | int | bool:
