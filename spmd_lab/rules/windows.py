@@ -92,12 +92,14 @@ _THROUGH: dict[object, Callable[[OpCall, int], Iterator[tuple[int, int]]]] = {
     aten.channel_shuffle.default: _of_pixel_shuffle,
     aten.diagonal.default: _of_diagonal,
     aten.diagonal_backward.default: _of_diagonal_backward,
+    aten.diagonal_copy.default: _of_diagonal,
     aten.pixel_shuffle.default: _of_pixel_shuffle,
     aten.pixel_unshuffle.default: _of_pixel_shuffle,
     aten.select_backward.default: _of_select_backward,
     aten.slice_backward.default: _of_slice_backward,
     aten.unfold.default: _of_unfold,
     aten.unfold_backward.default: _of_unfold_backward,
+    aten.unfold_copy.default: _of_unfold,
 }
 """The dims, before and after, that each operator leaves as they are."""
 
