@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from spmd_lab.run.ranks import Ranks
     from spmd_lab.saving import SavedProgram, load
     from spmd_lab.spmd_expand import spmd_expand
+    from spmd_lab.teach import RegisteredRule, register_rule
     from spmd_lab.trace import Source, TracedGraph, trace
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Mesh",
     "Program",
     "Ranks",
+    "RegisteredRule",
     "SavedProgram",
     "Source",
     "SpmdLabError",
@@ -40,6 +42,7 @@ __all__ = [
     "expand",
     "load",
     "rebuild",
+    "register_rule",
     "rowwise",
     "spmd_expand",
     "trace",
@@ -51,6 +54,7 @@ _HOMES = {
     "Layout": "spmd_lab.layout",
     "Program": "spmd_lab.rebuild",
     "Ranks": "spmd_lab.run.ranks",
+    "RegisteredRule": "spmd_lab.teach",
     "SavedProgram": "spmd_lab.saving",
     "Source": "spmd_lab.trace",
     "Step": "spmd_lab.expand",
@@ -60,6 +64,7 @@ _HOMES = {
     "expand": "spmd_lab.expand",
     "load": "spmd_lab.saving",
     "rebuild": "spmd_lab.rebuild",
+    "register_rule": "spmd_lab.teach",
     "rowwise": "spmd_lab.expand",
     "spmd_expand": "spmd_lab.spmd_expand",
     "trace": "spmd_lab.trace",

@@ -17,6 +17,7 @@ __all__ = [
     "PatternError",
     "RankError",
     "RebuildError",
+    "RuleError",
     "SavingError",
     "SpmdLabError",
     "TraceError",
@@ -113,6 +114,42 @@ class ExpansionError(SpmdLabError):
 
 class UnsupportedOperatorError(ExpansionError):
     """An operator that has no sharding rule."""
+
+
+class RuleError(SpmdLabError):
+    """A sharding rule that is wrong, or that cannot be registered.
+
+    Attributes
+    ----------
+    way : str or None
+        The way to run the operator that is wrong, as the notation has it.
+    rank : int or None
+        The first rank that is wrong.
+    index : tuple of int or None
+        The element, in the whole tensor.
+    expected, got : object
+        What should be there, and what is.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        argument: str | None = None,
+        layouts: Mapping[str, object] | None = None,
+        hint: str | None = None,
+        way: str | None = None,
+        rank: int | None = None,
+        index: tuple[int, ...] | None = None,
+        expected: object = None,
+        got: object = None,
+    ) -> None:
+        super().__init__(what, argument=argument, layouts=layouts, hint=hint)
+        self.way = way
+        self.rank = rank
+        self.index = index
+        self.expected = expected
+        self.got = got
 
 
 class RebuildError(SpmdLabError):

@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("spmd_expand",),
     ("rebuild",),
     ("prove", "explain", "rewrite", "saving"),
-    ("run",),
+    ("run", "teach"),
     ("show",),
     ("records",),
     ("__init__",),

@@ -12,7 +12,7 @@ from spmd_lab.errors import ExpansionError, UnsupportedOperatorError
 from spmd_lab.expand.steps import make_step
 from spmd_lab.expand.subgraph import Subgraph, known_subgraphs
 from spmd_lab.layout import replicated
-from spmd_lab.rules import OpCall, TensorArg, plan_call
+from spmd_lab.rules import OpCall, TensorArg, plan_call, registered_rule
 from spmd_lab.torch_internals.operators import is_operator, is_random
 
 if TYPE_CHECKING:
@@ -174,8 +174,8 @@ class _Walk:
         call = OpCall(node.target, tuple(args), dict(kwargs), tuple(tensors), result, self.mesh, self.random)
         same_as = tuple(read.index(each) for each in read)
         how = self.random if is_random(node.target) else ""
-        key = (node.target, _frozen(args), _frozen(kwargs), self.mesh, same_as, _result_key(result), how)
-        return call, tuple(read), key
+        constants = (_frozen(args), _frozen(kwargs), self.mesh, same_as, _result_key(result), how)
+        return call, tuple(read), (node.target, *constants, registered_rule(node.target))
 
     def layout_of(self, node: fx.Node) -> Layout:
         if node.name not in self.layouts:
@@ -205,7 +205,7 @@ def _gap(step: Step) -> UnsupportedOperatorError:
         node=step.name,
         source=step.source,
         layouts={operand.name: operand.have for operand in step.operands},
-        hint='unsupported="replicate" gathers what it reads; or replicate that yourself',
+        hint='unsupported="replicate" gathers what it reads; sl.register_rule teaches how to divide it',
     )
 
 

@@ -12,9 +12,7 @@ from spmd_lab.rules import (
     assertions,
     attention,
     batch_norm,
-    contractions,
     convolution,
-    distances,
     elementwise,
     embedding,
     embedding_bag,
@@ -23,12 +21,8 @@ from spmd_lab.rules import (
     interpolation,
     layer_norm,
     losses,
-    matrices,
     mean_losses,
-    padding,
-    patches,
     pooling,
-    positions,
     softmax,
     statistics,
     vector_norm,
@@ -39,21 +33,21 @@ from spmd_lab.rules.checking import misfit
 from spmd_lab.rules.factories import plan_factory
 from spmd_lab.rules.plan import OpCall, Plan, TensorArg
 from spmd_lab.rules.random import plan_draw
+from spmd_lab.rules.registered import UserRule, registered_rule
 from spmd_lab.rules.stock import plan_by_stock_rule
+from spmd_lab.rules.strategies import Way, choose_ways
 from spmd_lab.torch_internals.operators import is_random
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OpCall", "Plan", "TensorArg", "plan_call"]
+__all__ = ["OpCall", "Plan", "TensorArg", "Way", "choose_ways", "plan_call", "registered_rule"]
 
 _FAMILIES = (
     assertions,
     attention,
     batch_norm,
-    contractions,
     convolution,
-    distances,
     elementwise,
     embedding,
     embedding_bag,
@@ -62,12 +56,8 @@ _FAMILIES = (
     interpolation,
     layer_norm,
     losses,
-    matrices,
     mean_losses,
-    padding,
-    patches,
     pooling,
-    positions,
     softmax,
     statistics,
     vector_norm,
@@ -87,15 +77,21 @@ def plan_call(call: OpCall) -> Plan:
     ExpansionError
         If a rule says one thing of the shards, and its local program does another.
     """
-    rule = _RULES.get(call.op) or (plan_draw if is_random(call.op) else None)
+    rule = registered_rule(call.op) or _RULES.get(call.op) or (plan_draw if is_random(call.op) else None)
     if rule is None:
         return plan_by_stock_rule(call) if call.tensors else plan_factory(call)
     plan = rule(call)
     problem = misfit(call, plan)
     if problem is not None:
         raise ExpansionError(
-            f"the rule {rule.__module__}.{rule.__name__} for {call.title} is wrong: {problem}",
+            f"the rule {_name(rule)} for {call.title} is wrong: {problem}",
             layouts={f"tensor {tensor.index}": tensor.layout for tensor in call.tensors},
             hint="other layouts for what it reads; this is a mistake of the rule, not of your program",
         )
     return plan
+
+
+def _name(rule: Callable[[OpCall], Plan]) -> str:
+    if isinstance(rule, UserRule):
+        return "that is registered"
+    return f"{rule.__module__}.{rule.__name__}"

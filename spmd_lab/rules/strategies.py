@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spmd_lab.local_graph import LocalGraphBuilder
     from spmd_lab.rules.plan import OpCall
 
-__all__ = ["Way", "aligned", "choose_ways", "everything_whole", "pick", "run_operator", "sharded_alike"]
+__all__ = ["Way", "aligned", "choose_ways", "everything_whole", "pick", "run_operator", "sharded_alike", "take_ways"]
 
 
 class Way(NamedTuple):
@@ -66,6 +66,15 @@ def choose_ways(
     ]
     if any_order:
         chosen = in_the_order_at_hand(call, chosen)
+    return take_ways(call, chosen, emit)
+
+
+def take_ways(
+    call: OpCall,
+    chosen: Sequence[Way],
+    emit: Callable[[LocalGraphBuilder, tuple[fx.Node, ...]], Any] | None = None,
+) -> Plan:
+    """Plan a call by one way per axis, whatever it costs to reach them."""
     needs = tuple(tensor.layout.with_placements([way.needs[tensor.index] for way in chosen]) for tensor in call.tensors)
     outputs = call.output_layouts([[way.outputs[index] for way in chosen] for index in range(len(call.results))])
     return Plan(needs, outputs, emit or run_operator(call))

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any, TypeGuard
 
 import torch
-from torch._ops import OpOverload
+from torch._library.custom_ops import CustomOpDef
+from torch._ops import OpOverload, OpOverloadPacket
 
 __all__ = [
     "OpOverload",
+    "argument_names",
     "default_of",
     "has_argument",
     "is_operator",
     "is_random",
     "is_uninitialised",
     "operator_name",
+    "overloads_of",
     "position_of",
 ]
 
@@ -63,3 +66,23 @@ def has_argument(op: OpOverload, argument: str) -> bool:
 def default_of(op: OpOverload, argument: str) -> Any:
     """The default value of an argument."""
     return next(each.default_value for each in op._schema.arguments if each.name == argument)
+
+
+def argument_names(op: OpOverload) -> tuple[str, ...]:
+    """The names of all arguments, in order."""
+    return tuple(each.name for each in op._schema.arguments)
+
+
+def overloads_of(value: object) -> tuple[OpOverload, ...]:
+    """The overloads that a value means: an operator has itself, what ``torch.library.custom_op`` made has one.
+
+    Examples
+    --------
+    >>> overloads_of(torch.ops.aten.relu.default), overloads_of(torch.relu)
+    ((<OpOverload(op='aten.relu', overload='default')>,), ())
+    """
+    if isinstance(value, CustomOpDef):
+        return (value._opoverload,)
+    if isinstance(value, OpOverloadPacket):
+        return tuple(getattr(value, name) for name in value.overloads())
+    return (value,) if isinstance(value, OpOverload) else ()

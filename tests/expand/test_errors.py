@@ -242,7 +242,7 @@ def test_an_operator_without_a_rule_is_refused_by_name_and_line() -> None:
     assert text.startswith("no sharding rule for spmd_lab_tests.mystery.default: ")
     assert text.endswith(
         f"\n  node: mystery\n  line: test_errors.py:{line}: return mystery(x)\n  layout: x: f32[4/dp, 3]\n"
-        '  try: unsupported="replicate" gathers what it reads; or replicate that yourself'
+        '  try: unsupported="replicate" gathers what it reads; sl.register_rule teaches how to divide it'
     )
 
 
