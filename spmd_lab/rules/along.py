@@ -31,7 +31,7 @@ EVERY_KIND = ("sum", "avg", "max", "min", "product")
 """Those that pass through an operator that only moves elements."""
 
 
-def leading(shape: Sequence[int], but: int = 0) -> list[Hashable | None]:
+def leading(shape: Sequence[int], but: int = 0) -> list[int | None]:
     """Labels for the dims of a tensor, but for its last ones.
 
     Examples
@@ -42,7 +42,7 @@ def leading(shape: Sequence[int], but: int = 0) -> list[Hashable | None]:
     return [dim if dim < len(shape) - but else None for dim in range(len(shape))]
 
 
-def under(shape: Sequence[int], full: Sequence[int], but: int = 0) -> list[Hashable | None]:
+def under(shape: Sequence[int], full: Sequence[int], but: int = 0) -> list[int | None]:
     """Labels of a tensor that is broadcast to a shape, counted from the last dim; stretched dims have none.
 
     Examples

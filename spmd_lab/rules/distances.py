@@ -48,7 +48,7 @@ def plan_cdist_backward(call: OpCall) -> Plan:
     )
 
 
-def _batched(shape: Sequence[int], batch: Sequence[int]) -> list[Hashable | None]:
+def _batched(shape: Sequence[int], batch: Sequence[int]) -> Sequence[Hashable | None]:
     return under(shape[:-2], batch)
 
 
