@@ -24,6 +24,7 @@ def trace_record(traced: TracedGraph) -> TraceRecord:
         backward_operators=phases["backward"],
         arguments_by_role=tuple(Counter(found.role for found in traced.inputs).items()),
         results_by_role=tuple(Counter(found.role for found in traced.outputs).items()),
+        notes=traced.notes,
         code=code_record(
             traced.graph_module.graph,
             traced.name,

@@ -151,7 +151,8 @@ def trace_sentence(record: TraceRecord) -> str:
     operators = (
         f"{counted(record.forward_operators, 'operator')} forward, {count_text(record.backward_operators)} backward"
     )
-    return f"{record.name} on one device: {operators}; takes {arguments or 'nothing'}; gives {results or 'nothing'}"
+    size = f"{record.name} on one device: {operators}; takes {arguments or 'nothing'}; gives {results or 'nothing'}"
+    return "; ".join([size, *record.notes])
 
 
 def program_sentence(record: ProgramRecord) -> str:

@@ -159,6 +159,7 @@ class TraceRecord:
     backward_operators: int
     arguments_by_role: tuple[tuple[str, int], ...]
     results_by_role: tuple[tuple[str, int], ...]
+    notes: tuple[str, ...]
     code: CodeRecord
 
 

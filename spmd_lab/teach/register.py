@@ -12,6 +12,7 @@ from spmd_lab.rules.registered import UserRule, add_rule, remove_rule
 from spmd_lab.rules.way_text import read_way
 from spmd_lab.teach.examples import examples_of
 from spmd_lab.teach.trial import Tried, try_rule
+from spmd_lab.torch_internals.functional_ops import functional_form
 from spmd_lab.torch_internals.operators import OpOverload, operator_name, overloads_of
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def register_rule(op: Any, ways: Ways | None = None, *, example: Any, replace: b
     ----------
     op : operator
         One of ``torch.ops``, or what ``torch.library.custom_op`` has made. A rule for its backward, where that is an
-        operator too, is registered likewise. A rule that spmd_lab or torch have for an operator is replaced.
+        operator too, is registered likewise. One that writes into its arguments returns, in a traced program, their
+        new values after its outputs. A rule that spmd_lab or torch have for an operator is replaced.
     ways : str, sequence, or callable
         One way, or several; each text, or a `Way` of torch's placements. A callable takes an `OpCall` and returns
         such a sequence, or a whole `Plan`, which may run several operators and collectives. Left out, the function
@@ -142,7 +144,7 @@ def _registered(op: Any, ways: Ways, *, example: Any, replace: bool) -> Register
 def _operator(op: Any) -> OpOverload:
     found = overloads_of(op)
     if len(found) == 1:
-        return found[0]
+        return functional_form(found[0])
     hint = "one of " + ", ".join(map(operator_name, found)) if found else "torch.ops.mylib.swish.default"
     what = f"{op} has several overloads" if found else f"{getattr(op, '__name__', op)!r} is no operator"
     raise ArgumentError(what, argument="op", hint=hint)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from spmd_lab.torch_internals.effects import drop_tokens
+from spmd_lab.torch_internals.functional_ops import call_functional_forms, whole_arguments_written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -74,12 +75,13 @@ def export_joint(module: nn.Module, arguments: Sequence[torch.Tensor]) -> JointG
 
     options: dict[str, Any] = {"_disable_torch_fn_metadata_mode": True}
     known = inspect.signature(aot_export_joint_with_descriptors).parameters
-    with ExitStack() as stack:
+    with ExitStack() as stack, whole_arguments_written(), _portable_operators():
         joint = aot_export_joint_with_descriptors(
             stack, module, tuple(arguments), {}, **{name: value for name, value in options.items() if name in known}
         )
         graph_module: fx.GraphModule = joint.graph_module
     drop_tokens(graph_module)
+    call_functional_forms(graph_module)
     placeholders, outputs = [], []
     for node in graph_module.graph.nodes:
         if node.op == "placeholder":
@@ -89,6 +91,17 @@ def export_joint(module: nn.Module, arguments: Sequence[torch.Tensor]) -> JointG
                 if description is not None:
                     outputs.append((value, _output_value(description)))
     return JointGraph(graph_module, tuple(placeholders), tuple(outputs))
+
+
+@contextmanager
+def _portable_operators() -> Iterator[None]:
+    """Keep recurrent layers from becoming operators of oneDNN, whose backward runs inside autograd alone."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    UnsupportedOperatorException,
 )
 from torch._subclasses.functional_tensor import FunctionalTensor
 
@@ -27,6 +28,7 @@ __all__ = [
     "is_fake",
     "is_fake_of",
     "is_traced_value",
+    "operator_without_shapes",
     "quiet_failures",
 ]
 
@@ -70,6 +72,11 @@ def data_dependence(error: BaseException) -> DataDependence | None:
             return "shape"
         current = current.__cause__ or current.__context__
     return None
+
+
+def operator_without_shapes(error: BaseException) -> str | None:
+    """The operator of which an error says that nobody has told which shapes it returns."""
+    return str(error.func) if isinstance(error, UnsupportedOperatorException) else None
 
 
 @contextmanager

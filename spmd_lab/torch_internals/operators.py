@@ -16,6 +16,7 @@ __all__ = [
     "is_operator",
     "is_random",
     "is_uninitialised",
+    "loses_gradients",
     "operator_name",
     "overloads_of",
     "position_of",
@@ -86,3 +87,26 @@ def overloads_of(value: object) -> tuple[OpOverload, ...]:
     if isinstance(value, OpOverloadPacket):
         return tuple(getattr(value, name) for name in value.overloads())
     return (value,) if isinstance(value, OpOverload) else ()
+
+
+def loses_gradients(target: object) -> bool:
+    """Whether what is called is an operator that nobody has told how to be differentiated.
+
+    Torch warns of it when the backward of an eager program comes by, and may give no gradient, or a wrong one.
+
+    Examples
+    --------
+    >>> loses_gradients(torch.ops.aten.relu.default), loses_gradients(torch.relu)
+    (False, False)
+    """
+    if not isinstance(target, (OpOverload, OpOverloadPacket)):
+        return False
+    return any(
+        not torch._library.utils.is_builtin(op)
+        and not any(_has_kernel(op, key) for key in ("Autograd", "AutogradCPU", "CompositeImplicitAutograd"))
+        for op in overloads_of(target)
+    )
+
+
+def _has_kernel(op: OpOverload, key: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key))

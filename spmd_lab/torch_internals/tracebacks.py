@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
-from torch._C._autograd import _get_sequence_nr
+from torch._C._autograd import _get_sequence_nr, _top_saved_tensors_default_hooks
+from torch.utils import checkpoint
 
 if TYPE_CHECKING:
     from torch import fx
 
-__all__ = ["autograd_number_of", "is_backward", "next_autograd_number", "runs_in_autograd_node"]
+__all__ = [
+    "CHECKPOINT",
+    "autograd_number_of",
+    "checkpoint_at_hand",
+    "is_backward",
+    "next_autograd_number",
+    "runs_in_autograd_node",
+]
+
+CHECKPOINT = inspect.unwrap(checkpoint.checkpoint).__code__
+"""The code of ``torch.utils.checkpoint.checkpoint``."""
 
 
 def next_autograd_number() -> int:
@@ -31,3 +43,12 @@ def is_backward(node: fx.Node) -> bool:
 def runs_in_autograd_node(node: fx.Node) -> bool:
     """Whether a backward node was made inside an autograd node, and not between two (where gradients are added up)."""
     return bool(node.meta.get("autograd_backward"))
+
+
+def checkpoint_at_hand() -> object | None:
+    """What stands for the checkpoint that the program is in; None outside of all. Each call makes a new one."""
+    hooks = _top_saved_tensors_default_hooks(True)
+    if hooks is None or not hooks[0].__qualname__.startswith(checkpoint._checkpoint_hook.__name__):
+        return None
+    found: object = hooks[0]
+    return found

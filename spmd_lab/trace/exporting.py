@@ -22,7 +22,7 @@ from spmd_lab.torch_internals.fakes import (
 from spmd_lab.trace.closures import Reached, name_in_frame
 from spmd_lab.trace.graph import CLOSING
 from spmd_lab.trace.recorder import Recorder
-from spmd_lab.trace.refusals import check_gradient, check_random, random_state_kept, refusal
+from spmd_lab.trace.refusals import check_call, check_gradient, check_random, random_state_kept, refusal
 from spmd_lab.trace.trees import Tree
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Export(nn.Module):
             for index, slot in enumerate(program.slots)
         ]
         self._paths = program.module_paths()
-        self.recorder = Recorder(self._paths, self._known, check_random)
+        self.recorder = Recorder(self._paths, self._known, check_call)
         self.returned = Tree((), next)
         self._adopts = adopts
         self._exchange: dict[int, torch.Tensor] = {}

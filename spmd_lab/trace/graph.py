@@ -20,6 +20,9 @@ __all__ = ["CLOSING", "GraphCopy", "sanitised"]
 CLOSING = "spmd_lab_closing"
 """Marks, in ``meta["custom"]``, the nodes that keep outputs apart while the program is exported."""
 
+_AS_ORDINARY = {torch.ops.aten._efficientzerotensor.default: torch.ops.aten.zeros.default}  # noqa: SLF001
+"""Tensors without memory, as forward-mode derivatives make them, become ordinary ones."""
+
 _IDENTITIES = (torch.ops.aten.clone.default, torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
@@ -83,6 +86,7 @@ class GraphCopy:
                 started = True
                 self._add_constants()
             new = self.graph.node_copy(node, self._new)
+            new.target = _AS_ORDINARY.get(node.target, node.target)
             self._made[node] = new
             self.origin[new] = node
         if not started:

@@ -11,8 +11,9 @@ from torch import fx
 from spmd_lab.torch_internals.export import ExportedValue, JointGraph
 from spmd_lab.trace.graph import GraphCopy
 from spmd_lab.trace.reference import Plan, reference
+from spmd_lab.trace.refusals import check_operators
 from spmd_lab.trace.sources import attribute
-from spmd_lab.trace.values import Reference, Structure, TracedGraph, TracedInput, TracedOutput
+from spmd_lab.trace.values import Reference, Source, Structure, TracedGraph, TracedInput, TracedOutput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +57,7 @@ def named(export: Export, joint: JointGraph, *, open_loss: bool = False) -> Trac
     copy.copy_operators()
     results = [copy.output(value) if isinstance(value, ExportedValue) else value for _, value in outputs]
     attribute(copy.graph, copy.origin, export.recorder)
+    check_operators(copy.graph, program.name)
     return TracedGraph(
         name=program.name,
         graph_module=copy.finish(results, program.name),
@@ -64,7 +66,12 @@ def named(export: Export, joint: JointGraph, *, open_loss: bool = False) -> Trac
         values=tuple(values),
         reference=_reference(export, kept, tangents, [value for _, value in outputs]),
         structure=_structure(export.returned),
+        notes=tuple(_not_recomputed(source) for source in export.recorder.checkpoints),
     )
+
+
+def _not_recomputed(source: Source) -> str:
+    return f"nothing is recomputed: all that the backward reads of the checkpoint at {source.place} is kept"
 
 
 def _constant_tangents(joint: JointGraph, open_loss: bool) -> dict[ExportedValue, float]:

@@ -15,7 +15,7 @@ from torch.fx import traceback as fx_traceback
 from torch.overrides import TorchFunctionMode
 
 from spmd_lab.torch_internals.fakes import is_traced_value
-from spmd_lab.torch_internals.tracebacks import next_autograd_number
+from spmd_lab.torch_internals.tracebacks import CHECKPOINT, checkpoint_at_hand, next_autograd_number
 from spmd_lab.trace.values import Source
 
 if TYPE_CHECKING:
@@ -72,17 +72,19 @@ class Recorder(TorchFunctionMode):
     adopt : callable
         Takes a real tensor that the program was not given, and the frame that uses it; returns what to use instead.
     check : callable
-        Looks at the keyword arguments of every call, and at its frame; it may refuse them.
+        Looks at every call (the function, its arguments, its frame); it may refuse it.
     """
 
     def __init__(
         self,
         paths: Mapping[int, str],
         adopt: Callable[[torch.Tensor, FrameType | None], Any],
-        check: Callable[[Mapping[str, Any], FrameType | None], None],
+        check: Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any], FrameType | None], None],
     ) -> None:
         super().__init__()
         self.sources: list[Source] = []
+        self.checkpoints: dict[Source, None] = {}
+        self._checkpoint: object = None
         self._paths = paths
         self._adopt = adopt
         self._check = check
@@ -98,7 +100,8 @@ class Recorder(TorchFunctionMode):
         args = self._exchanged(args, frame)
         kwargs = {name: self._exchanged(value, frame) for name, value in kwargs.items()} if kwargs else {}
         line = self._line(frame)
-        self._check(kwargs, frame)
+        self._check(func, args, kwargs, frame)
+        self._note_checkpoint()
         fx_traceback.get_current_meta()["custom"] = {KEY: line}
         try:
             return func(*args, **kwargs)
@@ -115,6 +118,19 @@ class Recorder(TorchFunctionMode):
             line = self._known[key] = len(self.sources)
             self.sources.append(source_of_frame(frame, module))
         return line
+
+    def _note_checkpoint(self) -> None:
+        """Remember the line that asked for a checkpoint, where the program has entered one."""
+        found = checkpoint_at_hand()
+        if found is None or found is self._checkpoint:
+            return
+        self._checkpoint = found
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+        while frame is not None and frame.f_code is not CHECKPOINT:
+            frame = frame.f_back
+        caller = user_frame(frame)
+        if caller is not None:
+            self.checkpoints[source_of_frame(caller, "")] = None
 
     def _note(self, line: int) -> None:
         """Remember which autograd nodes this line has made."""

@@ -12,16 +12,28 @@ import torch
 import torch.utils.checkpoint
 
 from spmd_lab.errors import SpmdLabError, TraceError
-from spmd_lab.torch_internals.fakes import data_dependence
+from spmd_lab.torch_internals.constructs import construct_behind, is_higher_order
+from spmd_lab.torch_internals.fakes import data_dependence, operator_without_shapes
+from spmd_lab.torch_internals.operators import loses_gradients
 from spmd_lab.trace.recorder import is_user_code, source_of_frame, user_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import FrameType, TracebackType
 
+    from torch import fx
+
     from spmd_lab.trace.values import Source
 
-__all__ = ["check_gradient", "check_loss", "check_random", "random_state_kept", "refusal"]
+__all__ = [
+    "check_call",
+    "check_gradient",
+    "check_loss",
+    "check_operators",
+    "check_random",
+    "random_state_kept",
+    "refusal",
+]
 
 _SEED = 0x51D_AB5_0DD_5EED
 """A seed that no one sets: where it is gone after the program ran, the program has set another."""
@@ -47,6 +59,50 @@ def check_loss(loss: Any) -> None:
             argument="loss",
             hint="reduce it, as .mean() or .sum() do",
         )
+
+
+def check_call(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], frame: FrameType | None
+) -> None:
+    """Refuse a call whose meaning would change when the graph runs.
+
+    Raises
+    ------
+    SeedSetError, TraceError
+        As `check_random` does; or if an operator would lose gradients.
+    """
+    check_random(kwargs, frame)
+    if loses_gradients(func) and torch.is_grad_enabled() and any(_has_gradient(each) for each in args):
+        raise TraceError(
+            f"{func} reads a tensor with a gradient, and does not say how it is differentiated",
+            source=source_of_frame(frame, "") if frame is not None else None,
+            hint="torch.library.register_autograd for it; or give it what is detached",
+        )
+
+
+def _has_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def check_operators(graph: fx.Graph, name: str) -> None:
+    """Refuse what runs programs of its own, as branches and loops of torch's do.
+
+    Raises
+    ------
+    TraceError
+        If there is such a node; it names the line.
+    """
+    for node in graph.nodes:
+        if is_higher_order(node.target):
+            raise TraceError(
+                f"{name} calls {node.target}, which runs programs of its own",
+                node=node.name,
+                source=node.meta.get("source"),
+                hint=_WRITTEN_OUT,
+            )
+
+
+_WRITTEN_OUT = "a loop in Python, which is unrolled while it is traced; torch.where instead of a branch on data"
 
 
 def check_gradient(tensor: torch.Tensor, known: torch.Tensor, frame: FrameType | None) -> None:
@@ -98,6 +154,13 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
             source=first_call({torch.utils.checkpoint.CheckpointFunction.forward.__code__}, again) or source,
             hint="torch.utils.checkpoint.checkpoint(..., use_reentrant=False)",
         )
+    operator = operator_without_shapes(error)
+    if operator is not None:
+        return TraceError(
+            f"{operator} does not say which shapes it returns",
+            source=source,
+            hint=f'torch.library.register_fake("{"::".join(operator.split(".")[:2])}")',
+        )
     kind = data_dependence(error)
     if kind == "value":
         return TraceError(
@@ -111,6 +174,13 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
             f"{name} makes a tensor whose shape depends on data, so its program is not one graph",
             source=source,
             hint="torch.where(mask, x, 0) instead of x[mask]: a shape that is known beforehand",
+        )
+    construct = construct_behind(error)
+    if construct is not None:
+        return TraceError(
+            f"{name} calls {construct.name}, which runs programs of its own",
+            source=first_call({construct.code}, again) or source,
+            hint=_WRITTEN_OUT,
         )
     first = next(iter(str(error).strip().splitlines()), "")
     return TraceError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,8 @@ def trace(
 
     Nothing is computed and no memory is used: every tensor is stood for by a fake one. Tensors and modules that
     ``fn`` or ``loss`` close over become named inputs and parameters. The user's module, its hooks and the random
-    state are left as they were.
+    state are left as they were. A value that the program would recompute in the backward (``torch.utils.checkpoint``)
+    is kept instead: a warning says so, and `TracedGraph.notes`.
 
     Parameters
     ----------
@@ -122,7 +124,10 @@ def _traced(
         except MoreTensorsError as more:
             export = Export(gather(fn, args, dict(kwargs or {}), loss, more.found), backward, adopts=False)
             joint = exported(export)
-        return named(export, joint, open_loss=open_loss)
+        traced = named(export, joint, open_loss=open_loss)
+    for note in traced.notes:
+        warnings.warn(f"{traced.name}: {note}", stacklevel=3)
+    return traced
 
 
 def _as_written(fn: Callable[..., Any]) -> Callable[..., Any]:

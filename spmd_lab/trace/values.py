@@ -170,6 +170,9 @@ class TracedGraph:
         The user's program, to compare with.
     structure : Structure or None
         How to put the flat outputs together again.
+    notes : tuple of str
+        What of the user's program is not in the graph, in sentences: activation checkpointing promises less memory,
+        by recomputing in the backward; the graph has neither.
     """
 
     name: str
@@ -179,6 +182,7 @@ class TracedGraph:
     values: tuple[torch.Tensor, ...]
     reference: Reference
     structure: Structure | None = None
+    notes: tuple[str, ...] = ()
 
     def input(self, name: str) -> TracedInput:
         """The input of this name, or of which this is an alias.
