@@ -186,6 +186,8 @@ def _doubt(plan: Plan) -> str | None:
                 return f"a {type(placement).__name__.strip('_')} keeps state that does not travel"
             if isinstance(placement, Partial) and placement.reduce_op == "avg" and axis in uneven:
                 return f"a mean over shards of different sizes along {axis} is not the mean of their means"
+            if isinstance(placement, Partial) and placement.reduce_op in ("max", "min") and layout.dtype.is_complex:
+                return "complex numbers have no order"
     if not all(
         isinstance(each, (Replicate, Shard, StridedShard, Partial)) for need in plan.needs for each in need.placements
     ):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.distributed.tensor import Partial, Replicate, Shard
 
+from spmd_lab.errors import LayoutError
 from spmd_lab.rules.order import in_the_order_at_hand
 from spmd_lab.rules.plan import Plan, TensorArg
 from spmd_lab.torch_internals.placements import StridedShard
@@ -59,14 +60,25 @@ def choose_ways(
         Whether shards may be any elements of a dim, as long as they are the same of every tensor: a dim that is divided
         by several axes then keeps the order in which they divide it.
     """
+    try:
+        return take_ways(call, _cheapest(call, ways, any_order), emit)
+    except LayoutError:  # one axis would leave a sum, and another a largest value: their order would matter
+        return take_ways(call, _cheapest(call, [way for way in ways if _adds_up(way)], any_order), emit)
+
+
+def _cheapest(call: OpCall, ways: Sequence[Way], any_order: bool) -> list[Way]:
+    """The way of each axis."""
     whole = everything_whole(call)
     chosen = [
         min([*ways, whole], key=lambda way: _cost(call, way, position, any_order=any_order))
         for position in range(call.mesh.ndim)
     ]
-    if any_order:
-        chosen = in_the_order_at_hand(call, chosen)
-    return take_ways(call, chosen, emit)
+    return in_the_order_at_hand(call, chosen) if any_order else chosen
+
+
+def _adds_up(way: Way) -> bool:
+    """Whether nothing but sums and averages is pending in it."""
+    return all(each.reduce_op in ("sum", "avg") for each in (*way.needs, *way.outputs) if isinstance(each, Partial))
 
 
 def take_ways(
