@@ -41,7 +41,7 @@ def fail():
     for attempt in (
         lambda: sl.trace(Branching(), torch.ones(3)),
         lambda: sl.spmd_expand(torch.nn.Linear(2, 2), torch.ones(4, 2), mesh=sl.Mesh(dp=2), batch="dq"),
-        lambda: sl.spmd_expand(torch.nn.Dropout(), torch.ones(4, 2), mesh=sl.Mesh(dp=2), batch="dp"),
+        lambda: sl.spmd_expand(torch.nn.Linear(2, 2), torch.ones(4, 2), mesh=sl.Mesh(dp=2), params={"w": "o i"}),
         lambda: sl.distribute(torch.nn.Linear(2, 2), sl.Mesh(dp=7), example=torch.ones(14, 2)),
     ):
         try:
