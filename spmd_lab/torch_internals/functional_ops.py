@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import fx
     from torch._ops import OpOverload
 
-__all__ = ["call_functional_forms", "functional_form", "whole_arguments_written"]
+__all__ = ["call_functional_forms", "functional_form", "returns_what_it_writes", "whole_arguments_written"]
 
 _LIBRARIES: dict[str, torch.library.Library] = {}
 _ALIAS = re.compile(r"\(\w+!?(?: -> [\w|]+)?\)")
@@ -92,6 +92,11 @@ def _flat(value: Any) -> list[torch.Tensor]:
     if isinstance(value, (list, tuple)):
         return [tensor for each in value for tensor in _flat(each)]
     return [value] if isinstance(value, torch.Tensor) else []
+
+
+def returns_what_it_writes(node: fx.Node) -> str | None:
+    """The operator behind a node that an export leaves where an operator returns the argument it writes into."""
+    return str(node.args[0]) if node.target is torch.ops.higher_order.auto_functionalized_v2 else None
 
 
 def call_functional_forms(graph_module: fx.GraphModule) -> None:

@@ -14,6 +14,7 @@ import torch.utils.checkpoint
 from spmd_lab.errors import SpmdLabError, TraceError
 from spmd_lab.torch_internals.constructs import construct_behind, is_higher_order
 from spmd_lab.torch_internals.fakes import data_dependence, operator_without_shapes
+from spmd_lab.torch_internals.functional_ops import returns_what_it_writes
 from spmd_lab.torch_internals.operators import loses_gradients
 from spmd_lab.trace.recorder import is_user_code, source_of_frame, user_frame
 
@@ -85,7 +86,7 @@ def _has_gradient(value: Any) -> bool:
 
 
 def check_operators(graph: fx.Graph, name: str) -> None:
-    """Refuse what runs programs of its own, as branches and loops of torch's do.
+    """Refuse what runs programs of its own, as branches and loops of torch's do, and what returns its arguments.
 
     Raises
     ------
@@ -93,6 +94,14 @@ def check_operators(graph: fx.Graph, name: str) -> None:
         If there is such a node; it names the line.
     """
     for node in graph.nodes:
+        returning = returns_what_it_writes(node)
+        if returning is not None:
+            raise TraceError(
+                f"{returning} writes into an argument and returns it",
+                node=node.name,
+                source=node.meta.get("source"),
+                hint="let it return nothing (torch.library.custom_op, mutates_args), and read the argument after it",
+            )
         if is_higher_order(node.target):
             raise TraceError(
                 f"{name} calls {node.target}, which runs programs of its own",

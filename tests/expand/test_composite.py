@@ -140,6 +140,8 @@ LIBRARY.define("blunt(Tensor x) -> Tensor")
 LIBRARY.impl("blunt", lambda x: x * 2, "CompositeExplicitAutograd")
 LIBRARY.define("made_of_others(Tensor x) -> Tensor")
 LIBRARY.impl("made_of_others", lambda x: x.sin() * 2, "CompositeImplicitAutograd")
+LIBRARY.define("returning_(Tensor(a!) x) -> Tensor(a!)", tags=[torch.Tag.inplace])
+LIBRARY.impl("returning_", lambda x: x.mul_(2), "CompositeExplicitAutograd")
 
 
 def shapeless(x: torch.Tensor) -> torch.Tensor:
@@ -148,6 +150,10 @@ def shapeless(x: torch.Tensor) -> torch.Tensor:
 
 def blunt(x: torch.Tensor) -> torch.Tensor:
     return torch.ops.spmd_lab_refused.blunt(x)
+
+
+def returning(x: torch.Tensor) -> torch.Tensor:
+    return torch.ops.spmd_lab_refused.returning_(x.clone())
 
 
 def branch(x: torch.Tensor) -> torch.Tensor:
@@ -177,6 +183,14 @@ REFUSED: list[tuple[Callable[..., Any], bool, tuple[str, str]]] = [
         (
             "spmd_lab_refused.blunt reads a tensor with a gradient, and does not say how it is differentiated",
             "torch.library.register_autograd for it; or give it what is detached",
+        ),
+    ),
+    (
+        returning,
+        False,
+        (
+            "spmd_lab_refused.returning_.default writes into an argument and returns it",
+            "let it return nothing (torch.library.custom_op, mutates_args), and read the argument after it",
         ),
     ),
     (branch, True, ("branch calls torch.cond, " + WRITTEN_OUT[0], WRITTEN_OUT[1])),
