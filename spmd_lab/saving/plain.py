@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from spmd_lab.errors import SavingError
+from spmd_lab.torch_internals.functional_ops import functional_form_called
 from spmd_lab.torch_internals.operators import is_operator, operator_name
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _function(name: str) -> Any:
     try:
         found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
     except (AttributeError, RuntimeError):
-        found = None
+        found = functional_form_called(namespace, packet)
     if not is_operator(found):
         raise SavingError(
             f"the program calls {name}, which torch {torch.__version__} does not have here",

@@ -16,9 +16,16 @@ if TYPE_CHECKING:
     from torch import fx
     from torch._ops import OpOverload
 
-__all__ = ["call_functional_forms", "functional_form", "returns_what_it_writes", "whole_arguments_written"]
+__all__ = [
+    "call_functional_forms",
+    "functional_form",
+    "functional_form_called",
+    "returns_what_it_writes",
+    "whole_arguments_written",
+]
 
 _LIBRARIES: dict[str, torch.library.Library] = {}
+_SUFFIX = "_functional"
 _ALIAS = re.compile(r"\(\w+!?(?: -> [\w|]+)?\)")
 
 
@@ -47,7 +54,7 @@ def functional_form(op: OpOverload) -> OpOverload:
         return op
     namespace, name = op._schema.name.split("::")
     overload = op._overloadname if op._overloadname != "default" else ""
-    new_name = "_".join(filter(None, (name, overload, "functional")))
+    new_name = "_".join(filter(None, (name, overload))) + _SUFFIX
     arguments = _ALIAS.sub("", str(op._schema).partition("(")[2].rpartition(") ->")[0])
     if namespace not in _LIBRARIES:
         _LIBRARIES[namespace] = torch.library.Library(namespace, "FRAGMENT")
@@ -56,6 +63,15 @@ def functional_form(op: OpOverload) -> OpOverload:
     library.impl(new_name, _FunctionalKernel(op), "CompositeExplicitAutograd")
     found: OpOverload = getattr(getattr(torch.ops, namespace), new_name).default
     return found
+
+
+def functional_form_called(namespace: str, name: str) -> OpOverload | None:
+    """The functional form of this name, defined if it is not yet; None where there is no operator that it is one of."""
+    writing = getattr(getattr(torch.ops, namespace), name.removesuffix(_SUFFIX), None)
+    op = getattr(writing, "default", None)
+    if not name.endswith(_SUFFIX) or op is None or not op._schema.is_mutable:
+        return None
+    return functional_form(op)
 
 
 class _FunctionalKernel:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from tests.expand.composite import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.models.specimen import Specimen
 
@@ -89,6 +92,21 @@ def test_an_operator_that_writes_is_taught_by_what_it_returns_and_what_it_writes
         expansion = sl.spmd_expand(written, x, scale, mesh=MESHES["dp"], batch="dp", unsupported="error")
         expansion.program.verify().raise_if_wrong()
         assert [each.kind for each in expansion.collectives] == []
+
+
+def test_a_program_with_an_operator_that_writes_is_saved_and_read_where_it_was_never_traced(tmp_path: Path) -> None:
+    specimen = PROGRAMS["operator_that_writes_into_a_buffer"]()
+    expansion = expanded(specimen.trace(), specimen, MESHES["dp"])
+    path = expansion.program.save(tmp_path / "counting.spmd")
+    program = """
+import sys, torch, spmd_lab as sl
+@torch.library.custom_op("spmd_lab_composite::centre", mutates_args=("x", "sums"))
+def centre(x: torch.Tensor, scale: torch.Tensor, sums: list[torch.Tensor]) -> torch.Tensor:
+    return x
+print([str(node.target) for node in sl.load(sys.argv[1]).for_rank(0).graph.nodes if "centre" in str(node.target)])
+"""
+    said = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "['spmd_lab_composite.centre_functional.default']"
 
 
 # --- promises that a trace does not keep --------------------------------------------------------
