@@ -17,6 +17,7 @@ __all__ = [
     "PatternError",
     "RankError",
     "RebuildError",
+    "RewriteError",
     "RuleError",
     "SavingError",
     "SpmdLabError",
@@ -154,6 +155,25 @@ class RuleError(SpmdLabError):
 
 class RebuildError(SpmdLabError):
     """Subgraphs that do not splice into one program."""
+
+
+class RewriteError(SpmdLabError):
+    """A pass that raises, or that makes of a program what is none.
+
+    Attributes
+    ----------
+    pass_name : str
+        The pass.
+    rank : int
+        The rank whose graph it was given.
+    """
+
+    def __init__(
+        self, what: str, *, pass_name: str = "", rank: int = 0, node: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(what, node=node, argument=pass_name or None, hint=hint)
+        self.pass_name = pass_name
+        self.rank = rank
 
 
 class RankError(SpmdLabError):

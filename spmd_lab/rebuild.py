@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,7 @@ from spmd_lab.expand.resolve import output_nodes
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from torch.distributed.device_mesh import DeviceMesh
@@ -42,11 +43,15 @@ class Program:
         The program of rank 0. Every op node carries ``meta["spmd_step"]``, the name of its step; nodes that hold a
         value of the traced graph carry its name as ``meta["spmd_value"]``. The group of a collective is the name of
         its axis, until `for_rank` binds it.
+    rank_axes : frozenset of str
+        The axes on which ranks run different graphs; empty where all run the same.
     """
 
     expansion: Expansion
     graph_module: fx.GraphModule
-    _graphs: dict[tuple[int, ...], fx.GraphModule] = field(repr=False)
+    rank_axes: frozenset[str]
+    _make: Callable[[tuple[int, ...]], fx.GraphModule] = field(repr=False)
+    _graphs: dict[tuple[int, ...], fx.GraphModule] = field(default_factory=dict, repr=False)
 
     @property
     def input_layouts(self) -> tuple[Layout, ...]:
@@ -88,14 +93,17 @@ class Program:
             index if axis in self.rank_axes else 0
             for axis, index in zip(self.expansion.mesh.axes, coordinate, strict=True)
         )
+        if not any(place):
+            return self.graph_module
         if place not in self._graphs:
-            self._graphs[place] = _splice(self.expansion, coordinate)
+            self._graphs[place] = self._make(place)
         return self._graphs[place]
 
-    @property
-    def rank_axes(self) -> frozenset[str]:
-        """The axes on which ranks run different graphs; empty where all run the same."""
-        return frozenset[str]().union(*(each.first.depends_on for each in self.expansion.subgraphs.values()))
+    def rewrite(self, *passes: Callable[..., fx.GraphModule | None]) -> Program:
+        """A new program, whose graphs your own passes have changed, one after the other; see `spmd_lab.rewrite`."""
+        from spmd_lab.rewrite import rewrite
+
+        return rewrite(self, passes)
 
     def verify(
         self,
@@ -162,8 +170,9 @@ def rebuild(expansion: Expansion) -> Program:
     >>> program.graph_module(torch.zeros(2, 4), torch.zeros(2), torch.zeros(2, 4), torch.zeros(2, 2))  # doctest: +SKIP
     """
     expect(expansion, Expansion, "expansion", "sl.expand(traced, mesh, ...) first")
-    first = _splice(expansion, (0,) * expansion.mesh.ndim)
-    return Program(expansion, first, {(0,) * expansion.mesh.ndim: first})
+    make = partial(_splice, expansion)
+    axes = frozenset[str]().union(*(each.first.depends_on for each in expansion.subgraphs.values()))
+    return Program(expansion, make((0,) * expansion.mesh.ndim), axes, make)
 
 
 class _Splicer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -104,22 +106,9 @@ def test_a_rank_zero_program_run_everywhere_is_found_out() -> None:
     """The classic silent error: a slice that rank 0 takes is taken by every rank."""
     expansion = sl.spmd_expand(nn.Identity(), torch.rand(8, 4), mesh=sl.Mesh(dp=2), outputs={"out": "b/dp d"})
     expansion.program.verify().raise_if_wrong()
-    everywhere = sl.Program(expansion, expansion.program.graph_module, _OnlyRankZero(expansion.program.graph_module))
+    first = expansion.program.graph_module
+    everywhere = expansion.program.rewrite(lambda _: copy.deepcopy(first))
     report = everywhere.verify()
     assert not report.ok
     assert report.first_divergence.step.name == "resolve:out"
     assert report.first_divergence.rank == 1
-
-
-class _OnlyRankZero(dict):  # type: ignore[type-arg]
-    """Gives every rank the graph of rank 0."""
-
-    def __init__(self, graph_module: torch.fx.GraphModule) -> None:
-        super().__init__()
-        self.graph_module = graph_module
-
-    def __contains__(self, place: object) -> bool:
-        return True
-
-    def __missing__(self, place: object) -> torch.fx.GraphModule:
-        return self.graph_module

@@ -166,11 +166,11 @@ class Follower:
         }
         self._inputs = dict(zip((each.node for each in traced.inputs), inputs, strict=True))
         returned: Any = self._nodes[-1].args[0]
-        self._returned = {
-            f"resolve:{output.name}": (node, layout)
+        self._outputs = [
+            (f"resolve:{output.name}", node, layout)
             for output, node, layout in zip(traced.outputs, returned, expansion.output_layouts, strict=True)
-            if layout is not None
-        }
+        ]
+        self._returned = {name: (node, layout) for name, node, layout in self._outputs if layout is not None}
 
     # --- as an observer ---
 
@@ -197,10 +197,23 @@ class Follower:
         if moved is not None:
             self._moved[step, self._reads[step][index].name] = moved
 
-    def finish(self) -> None:
-        """Follow what is left of the trace: values that no rank reported."""
+    def finish(self, graphs: Collection[fx.Graph], results: Sequence[Sequence[Any]]) -> None:
+        """Follow what is left of the trace, values that no rank reported; judge outputs that carry no name.
+
+        Parameters
+        ----------
+        graphs : collection of torch.fx.Graph
+            What the ranks have run.
+        results : sequence of sequence
+            What each rank returns.
+        """
         self._expected.clear()
         self._advance()
+        unnamed = [_unnamed(graph) for graph in graphs]
+        for position, (name, node, layout) in enumerate(self._outputs):
+            if layout is not None and any(position in each for each in unnamed):
+                step = name if name in self._steps else _producer(node).name
+                self._judge(step, name, layout, self._held[node], [each[position] for each in results])
 
     # --- following ---
 
@@ -232,8 +245,7 @@ class Follower:
             self._held[node] = held
 
     def _draws_locally(self, node: fx.Node) -> bool:
-        producer = node.args[0] if node.target is operator.getitem else node
-        step = self._steps.get(producer.name) if isinstance(producer, fx.Node) else None
+        step = self._steps.get(_producer(node).name)
         return step is not None and step.draws_locally
 
     def _taken(self, node: fx.Node, expected: Any) -> Any:
@@ -246,8 +258,7 @@ class Follower:
             drawn = Whole(expected)
         else:
             drawn = assemble(layout, tensors, replicas(layout)[0])
-        producer = node.args[0] if node.target is operator.getitem else node
-        self._judge(str(producer), node.name, layout, drawn, tensors)
+        self._judge(_producer(node).name, node.name, layout, drawn, tensors)
         self.taken += 1
         return drawn
 
@@ -266,7 +277,6 @@ class Follower:
     # --- judging ---
 
     def _judge_made(self, node: fx.Node, layout: Layout, expected: torch.Tensor, samples: Any) -> Verdict:
-        step = node.args[0].name if node.target is operator.getitem and isinstance(node.args[0], fx.Node) else node.name
         verdict = judge(
             expected,
             layout,
@@ -274,7 +284,7 @@ class Follower:
             self._ranks,
             lambda scale: noise_of(expected, samples(), scale),
         )
-        self._record(step, node.name, layout, verdict)
+        self._record(_producer(node).name, node.name, layout, verdict)
         return verdict
 
     def _judge_resolved(self, name: str, tensors: Sequence[Any]) -> None:
@@ -312,6 +322,22 @@ def _usable(verdict: Verdict) -> Whole | None:
     """What the ranks hold, if operators can run on it: wrong integers may be no indices."""
     whole = verdict.whole
     return whole if whole is not None and (verdict.fault is None or is_inexact(whole.value.dtype)) else None
+
+
+def _producer(node: fx.Node) -> fx.Node:
+    """The operator that makes a value: one of several outputs is read by a getitem."""
+    source = node.args[0] if node.target is operator.getitem else node
+    return source if isinstance(source, fx.Node) else node
+
+
+def _unnamed(graph: fx.Graph) -> set[int]:
+    """The outputs of a graph that are made of values, and carry no name of one, as a pass may add them."""
+    returned: Any = next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
+    return {
+        position
+        for position, node in enumerate(returned)
+        if isinstance(node, fx.Node) and node.op == "call_function" and "spmd_value" not in node.meta
+    }
 
 
 def _reads(node: fx.Node) -> list[fx.Node]:

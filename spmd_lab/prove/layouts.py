@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["check_graph"]
 
 
+_SEVERAL = ""
+"""The origin of what holds several values at once, as a pass may put them together."""
+
+
 class _Followed(NamedTuple):
     """What is known of a node: the value of the traced program that it is a form of, and its state."""
 
@@ -66,13 +70,13 @@ class _Walk:
             origin = self.names.constants.get(str(node.target), node.name)
             self.known[node] = _Followed(origin, (WHOLE,) * self.expansion.mesh.ndim)
             return
-        moves = name is None or "spmd_operand" in node.meta
+        moves = name is None or not _is_local(node)
         if moves:
             yield from self.moved(node)
         elif name in self.steps:
-            if is_collective(node.target) and node.users:
-                self.own.setdefault(name, []).append(request_of(node.target, node.args, node.kwargs)[1])
             yield from self.read(node, self.steps[name])
+        if name in self.steps and node not in self.known and is_collective(node.target) and node.users:
+            self.own.setdefault(name, []).append(request_of(node.target, node.args, node.kwargs)[1])
         value = str(node.meta.get("spmd_value", ""))
         claims = self.names.layouts(value)
         if claims:
@@ -94,6 +98,8 @@ class _Walk:
                 got = f"{other.origin}, {in_words(other.state, self.expansion.mesh)}"
                 wanted = f"{first.origin}, {in_words(first.state, self.expansion.mesh)}"
                 yield Finding(step, first.origin, wanted, got, "a redistribution mixes different values")
+            elif all(each.state == first.state for each in known):
+                self.known[node] = _Followed(_SEVERAL, first.state)
             return
         self.known[node] = first
         if node.op == "call_function" and is_collective(node.target):
@@ -121,7 +127,7 @@ class _Walk:
         for each in node.all_input_nodes:
             own = each.meta.get("spmd_step") == step.name
             found = self.known.get(each)
-            if own and ("spmd_operand" not in each.meta or found is None):
+            if own and (_is_local(each) or found is None):
                 continue
             if found is None:
                 yield Finding(step.name, each.name, "an operand", each.name, "it reads what is no value of the program")
@@ -138,7 +144,7 @@ class _Walk:
 
     def operands(self, step: Step, origin: str) -> list[Operand]:
         """The operands that a value can be; a value without a node of its own can hide behind any other."""
-        named = [operand for operand in step.operands if operand.name == origin]
+        named = [operand for operand in step.operands if origin in (operand.name, _SEVERAL)]
         return named or [operand for operand in step.operands if operand.name not in self.present]
 
     def unmet(self, step: Step) -> Iterator[Finding]:
@@ -174,7 +180,7 @@ class _Walk:
             step = name if name in self.steps else _producer(origin)
             name = step if name in self.steps else self.names.shown.get(origin.name, origin.name)
             found = self.known.get(value)
-            if found is None or (found.origin != name and name in self.present):
+            if found is None or (found.origin not in (name, _SEVERAL) and name in self.present):
                 got = found.origin if found else value.name
                 yield Finding(step, output.name, name, got, f"what is returned as {output.name} is another value")
             elif not leads_to(found.state, state_of(layout)):
@@ -183,6 +189,11 @@ class _Walk:
 
     def finding(self, step: str, value: str, wanted: Layout, reached: State, reason: str) -> Finding:
         return Finding(step, value, str(wanted), in_words(reached, self.expansion.mesh), reason)
+
+
+def _is_local(node: fx.Node) -> bool:
+    """Whether a node is of the local program of its step, and neither of a redistribution nor added by a pass."""
+    return "spmd_operand" not in node.meta and "spmd_added" not in node.meta
 
 
 def _last(traced: TracedGraph) -> fx.Node:

@@ -97,7 +97,7 @@ def verify(
         results: list[tuple[Any, ...]] = []
         try:
             results = simulate(graphs, mesh, [[each[rank] for each in held] for rank in range(mesh.size)], follower)
-            follower.finish()
+            follower.finish({each.graph for each in graphs}, results)
         except SimulationError as error:
             stopped = error
         divergences = _ordered(expansion, _found(program, follower, stopped, chosen))

@@ -1,0 +1,182 @@
+"""`rewrite`: a program whose graphs a user's own passes have changed."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from spmd_lab.errors import ArgumentError, RewriteError, SpmdLabError
+from spmd_lab.rebuild import Program
+from spmd_lab.rewrite.added import place_added
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["rewrite"]
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A callable of the user's, and whether it wants to know the rank."""
+
+    run: Callable[..., Any]
+    takes_rank: bool
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.run, "__qualname__", type(self.run).__qualname__))
+
+
+def rewrite(program: Program, passes: Sequence[Callable[..., fx.GraphModule | None]]) -> Program:
+    """Change what the ranks run, by passes of your own.
+
+    A pass is called with the graph of a rank: a copy, whose nodes keep their ``meta`` (`Program` says what is in it),
+    and whose collectives still name axes. It returns a graph module, or changes that one in place and returns None.
+    Ranks that run the same graph share what becomes of it; but a pass that takes a parameter ``rank``, or a second one
+    without a default, is called for every rank. Rank 0's graph is changed at once, the others when they are asked for.
+
+    Nodes that a pass adds without a ``meta["spmd_step"]`` become part of the step that reads them, so that the proof
+    names it. `Program.verify` judges the new program as it does any other: by the layouts and numbers of the expansion.
+
+    Parameters
+    ----------
+    program : Program
+        What `rebuild` returned, or this.
+    passes : sequence of callable
+        Each takes a ``torch.fx.GraphModule``, and the rank if it wants to.
+
+    Returns
+    -------
+    Program
+        A new one; the other stays as it is.
+
+    Raises
+    ------
+    ArgumentError
+        If a pass is no callable.
+    RewriteError
+        If a pass raises, returns what is no graph module, or makes a graph that does not hold together or takes and
+        returns other values.
+
+    Examples
+    --------
+    A pass that leaves out every reduction is found out, at the first step that needed one:
+
+    >>> import torch, spmd_lab as sl
+    >>> def unreduced(graph_module):
+    ...     for node in graph_module.graph.nodes:
+    ...         if node.target is torch.ops._c10d_functional.all_reduce.default:
+    ...             node.replace_all_uses_with(node.args[0])
+    ...     graph_module.graph.eliminate_dead_code()
+    >>> expansion = sl.spmd_expand(torch.nn.Linear(4, 2), torch.ones(8, 4), mesh=sl.Mesh(dp=4), batch="dp")
+    >>> report = expansion.program.rewrite(unreduced).verify()
+    >>> report.ok, report.first_divergence.step.name
+    (False, 'resolve:grad(weight)')
+    """
+    known = [_pass(each) for each in passes]
+    mesh = program.expansion.mesh
+
+    def make(place: tuple[int, ...]) -> fx.GraphModule:
+        rank = mesh.rank(place)
+        module = _copied(program.for_rank(rank))
+        for each in known:
+            module = _applied(each, module, rank)
+        return module
+
+    axes = frozenset(mesh.axes) if any(each.takes_rank for each in known) else program.rank_axes
+    return Program(program.expansion, make((0,) * mesh.ndim), axes, make)
+
+
+def _pass(given: Any) -> _Pass:
+    """Look at what is given as a pass."""
+    hint = "a function from GraphModule to GraphModule; None where it changes the graph in place"
+    if isinstance(given, str):
+        raise ArgumentError(
+            f"no pass is called {given!r}",
+            argument=f"rewrite({given!r})",
+            hint="there are none of ours by name; " + hint,
+        )
+    if not callable(given) or isinstance(given, fx.GraphModule):
+        raise ArgumentError(f"a pass cannot be a {type(given).__name__}", argument="rewrite(...)", hint=hint)
+    return _Pass(given, _takes_rank(given))
+
+
+def _takes_rank(given: Callable[..., Any]) -> bool:
+    """Whether a pass takes a parameter ``rank``, or needs a second argument, whatever it is called."""
+    try:
+        parameters = inspect.signature(given).parameters
+    except (TypeError, ValueError):  # a callable of C says nothing
+        return False
+    if "rank" in parameters:
+        return True
+    places = [each for each in parameters.values() if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return len(places) > 1 and places[1].default is inspect.Parameter.empty
+
+
+def _called(each: _Pass, module: fx.GraphModule, rank: int) -> Any:
+    if not each.takes_rank:
+        return each.run(module)
+    by_name = inspect.signature(each.run).parameters.get("rank")
+    if by_name is None or by_name.kind is by_name.POSITIONAL_ONLY:
+        return each.run(module, rank)
+    return each.run(module, rank=rank)
+
+
+def _applied(each: _Pass, module: fx.GraphModule, rank: int) -> fx.GraphModule:
+    """Run one pass on the graph of one rank, and see that what it gives is a program of the same values."""
+    takes, gives = _ports(module.graph)
+
+    def wrong(what: str, hint: str, node: str | None = None) -> RewriteError:
+        return RewriteError(
+            f"pass {each.name} {what} the graph of rank {rank}", pass_name=each.name, rank=rank, node=node, hint=hint
+        )
+
+    try:
+        given = _called(each, module, rank)
+    except SpmdLabError:
+        raise
+    except Exception as error:
+        first = next(iter(str(error).strip().splitlines()), "")
+        hint = "run it on program.for_rank(rank); the cause is chained to this error"
+        raise wrong(f"raises {type(error).__name__} ({first}) on", hint) from error
+    changed = module if given is None else given
+    if not isinstance(changed, fx.GraphModule):
+        kind = type(changed).__name__
+        raise wrong(f"makes a {kind} of", "return the GraphModule, or None if it is changed in place")
+    try:
+        changed.graph.lint()
+        changed.recompile()
+    except Exception as error:
+        first = next(iter(str(error).strip().splitlines()), "")
+        raise wrong(f"breaks ({first})", "graph.lint() tells more; is a node read before it is made?") from error
+    if _ports(changed.graph) != (takes, gives):
+        inputs, outputs = _ports(changed.graph)
+        what = f"leaves {len(inputs)} inputs and {outputs} outputs of {len(takes)} and {gives} in"
+        raise wrong(what, "keep the placeholders, their order, and the tuple that is returned")
+    place_added(changed.graph)
+    return changed
+
+
+def _copied(module: fx.GraphModule) -> fx.GraphModule:
+    """A copy with nodes and constants of its own, their names and metadata kept."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    constants = {
+        str(node.target): value.clone()
+        if isinstance(value := getattr(module, str(node.target)), torch.Tensor)
+        else value
+        for node in graph.nodes
+        if node.op == "get_attr"
+    }
+    return fx.GraphModule(constants, graph, type(module).__name__)
+
+
+def _ports(graph: fx.Graph) -> tuple[list[str], int]:
+    """The names of what goes in, and the number of what comes out."""
+    returned: Any = next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
+    outputs = len(returned) if isinstance(returned, (tuple, list)) else 1
+    return [str(node.target) for node in graph.nodes if node.op == "placeholder"], outputs
