@@ -121,6 +121,8 @@ def plan_index_add(call: OpCall) -> Plan:
     labels = [_but(call, None), ["entry"] * len(index.layout.global_shape), _but(call, "entry")]
     if len(source.layout.global_shape) != len(this.layout.global_shape):
         labels[2] = [None] * len(source.layout.global_shape)
+    if "entry" not in labels[2]:  # a source that is not divided with its positions would be added by every rank
+        labels[1] = [None] * len(index.layout.global_shape)
     more = pending_ways(call, [[this, source]], LINEAR)
     return plan_along(call, labels, labels[:1], added=[this.index], more=more)
 

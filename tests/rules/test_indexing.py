@@ -70,3 +70,9 @@ def test_adding_at_divided_positions_moves_nothing(fn: Callable[..., object], so
     """As a mixture of experts puts its tokens together."""
     tensors = [torch.randn(3, 2), below(3, 5), torch.randn(5, 2)]
     assert moves(fn, *tensors, inputs=[None, "n/x", source], mesh=sl.Mesh(x=4)) == []
+
+
+def test_a_number_is_added_once_by_all_ranks_together() -> None:
+    for shape in ((), (1,)):
+        program = lambda x, i, s: x.index_add(0, i, s)  # noqa: E731
+        check(program, torch.randn(shape), torch.zeros(1, dtype=torch.int64), torch.randn(shape))
