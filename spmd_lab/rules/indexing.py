@@ -111,8 +111,9 @@ def _indexed(call: OpCall) -> _Indexed | None:
 def plan_index_select(call: OpCall) -> Plan:
     """Plan ``index_select(self, dim, index)``."""
     this, index = call.argument("self"), call.argument("index")
-    labels = [_but(call, None), ["entry"] * len(index.layout.global_shape)]
-    return plan_along(call, labels, [_but(call, "entry")], more=pending_ways(call, [[this]], EVERY_KIND))
+    read = _but(call, "entry")
+    entries: list[Hashable | None] = ["entry" if "entry" in read else None] * len(index.layout.global_shape)
+    return plan_along(call, [_but(call, None), entries], [read], more=pending_ways(call, [[this]], EVERY_KIND))
 
 
 def plan_index_add(call: OpCall) -> Plan:

@@ -76,3 +76,9 @@ def test_a_number_is_added_once_by_all_ranks_together() -> None:
     for shape in ((), (1,)):
         program = lambda x, i, s: x.index_add(0, i, s)  # noqa: E731
         check(program, torch.randn(shape), torch.zeros(1, dtype=torch.int64), torch.randn(shape))
+
+
+def test_a_number_is_read_whole_by_all_ranks() -> None:
+    """Whatever divides the one position that there is."""
+    for shape in ((), (1,)):
+        check(lambda x, i: x.index_select(0, i), torch.randn(shape), torch.zeros(1, dtype=torch.int64))
