@@ -60,7 +60,7 @@ _HOMES = {
     "Step": "spmd_lab.expand",
     "TracedGraph": "spmd_lab.trace",
     "colwise": "spmd_lab.expand",
-    "distribute": "spmd_lab.run",
+    "distribute": "spmd_lab.run.distribute",
     "expand": "spmd_lab.expand",
     "load": "spmd_lab.saving",
     "rebuild": "spmd_lab.rebuild",

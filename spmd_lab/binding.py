@@ -13,7 +13,7 @@ from spmd_lab.mesh import Mesh
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["bound", "check_device_mesh", "rank_here"]
+__all__ = ["bound", "check_device_mesh", "is_collective", "rank_here"]
 
 _GROUP_ARGUMENT = {
     torch.ops._c10d_functional.all_reduce.default: 2,
@@ -22,6 +22,11 @@ _GROUP_ARGUMENT = {
     torch.ops._dtensor.shard_dim_alltoall.default: 3,
 }
 """The collectives of a program, and which of their arguments names the group."""
+
+
+def is_collective(node: fx.Node) -> bool:
+    """Whether a node of a program starts a communication."""
+    return node.target in _GROUP_ARGUMENT
 
 
 def rank_here(device_mesh: DeviceMesh) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from spmd_lab.binding import bound, check_device_mesh
+from spmd_lab.binding import bound, check_device_mesh, is_collective
 from spmd_lab.errors import RebuildError, expect
 from spmd_lab.expand.expansion import Expansion
 from spmd_lab.expand.resolve import output_nodes
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from spmd_lab.expand import Step
     from spmd_lab.expand.subgraph import LocalGraph
+    from spmd_lab.explain import CollectiveTable
     from spmd_lab.layout import Layout
     from spmd_lab.prove import VerifyReport
 
@@ -42,7 +43,7 @@ class Program:
     graph_module : torch.fx.GraphModule
         The program of rank 0. Every op node carries ``meta["spmd_step"]``, the name of its step; nodes that hold a
         value of the traced graph carry its name as ``meta["spmd_value"]``. The group of a collective is the name of
-        its axis, until `for_rank` binds it.
+        its axis, until `for_rank` binds it; its record is ``meta["spmd_collective"]``.
     rank_axes : frozenset of str
         The axes on which ranks run different graphs; empty where all run the same.
     """
@@ -62,6 +63,13 @@ class Program:
     def output_layouts(self) -> tuple[Layout | None, ...]:
         """The layouts of the flat outputs, in order; None where an output is no tensor."""
         return self.expansion.output_layouts
+
+    @property
+    def collectives(self) -> CollectiveTable:
+        """What rank 0 sends, in the order of its graph: that of the expansion, unless passes have changed it."""
+        from spmd_lab.explain import collectives_of
+
+        return collectives_of(self)
 
     def for_rank(self, rank: int, device_mesh: DeviceMesh | None = None) -> fx.GraphModule:
         """The program of one rank: a callable of all flat local tensors, tangents included, that returns a flat tuple.
@@ -99,8 +107,8 @@ class Program:
             self._graphs[place] = self._make(place)
         return self._graphs[place]
 
-    def rewrite(self, *passes: Callable[..., fx.GraphModule | None]) -> Program:
-        """A new program, whose graphs your own passes have changed, one after the other; see `spmd_lab.rewrite`."""
+    def rewrite(self, *passes: str | Callable[..., fx.GraphModule | None]) -> Program:
+        """A new program, whose graphs passes have changed, one after the other; see `spmd_lab.rewrite.rewrite`."""
         from spmd_lab.rewrite import rewrite
 
         return rewrite(self, passes)
@@ -192,11 +200,14 @@ class _Splicer:
         local: LocalGraph = self.expansion.subgraphs[step.name].at(self.coordinate)
         names = {node: _identifier(name) for node, name in zip(local.outputs, values, strict=False) if node is not None}
         copies: dict[fx.Node, fx.Node] = dict(zip(local.inputs, operands, strict=True))
+        collectives = iter(step.collectives)
         for node in local.body:
             args, kwargs = fx.map_arg((node.args, node.kwargs), copies.__getitem__)
             name = names.get(node) or (f"local_{node.name}" if node.name in self.taken else node.name)
             copy = self.graph.create_node(node.op, node.target, args, kwargs, name)
             copy.meta = {**node.meta, "spmd_step": step.name, "source": step.source, "phase": step.phase}
+            if is_collective(copy):
+                copy.meta["spmd_collective"] = next(collectives)
             copies[node] = copy
         self.constants.update(local.constants)
         return tuple(None if node is None else copies[node] for node in local.outputs)

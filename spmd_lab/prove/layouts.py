@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import fx
 
-from spmd_lab.prove.algebra import DIVIDED, WHOLE, Finding, State, in_words, leads_to, state_of, transition
+from spmd_lab.prove.algebra import DIVIDED, WHOLE, Finding, State, in_words, leads_to, same_places, state_of, transition
 from spmd_lab.prove.collectives import is_collective, request_of
 from spmd_lab.prove.names import Names
+from spmd_lab.prove.one_rank import operand_ends
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from spmd_lab.expand import Expansion, Operand, Step
     from spmd_lab.layout import Layout
@@ -27,10 +28,22 @@ _SEVERAL = ""
 
 
 class _Followed(NamedTuple):
-    """What is known of a node: the value of the traced program that it is a form of, and its state."""
+    """What is known of a node: the value of the traced program that it is a form of, its state, and its layout.
+
+    On the way from one layout to another there is none.
+    """
 
     origin: str
     state: State
+    layout: Layout | None = None
+
+    def fits(self, name: str, wanted: Layout) -> bool:
+        """Whether it can be taken for the value of a name that lies on the mesh so.
+
+        That of another name, which hides behind it, may have another shape: of that only the state is known.
+        """
+        known = self.origin == name and self.layout is not None
+        return (not known or same_places(self.layout, wanted)) and leads_to(self.state, state_of(wanted))
 
 
 def check_graph(expansion: Expansion, graph: fx.Graph) -> Iterator[Finding]:
@@ -40,7 +53,7 @@ def check_graph(expansion: Expansion, graph: fx.Graph) -> Iterator[Finding]:
     for node in graph.nodes:
         if node.op == "placeholder":
             given, layout = next(inputs)
-            walk.known[node] = _Followed(given.name, state_of(layout))
+            walk.known[node] = _Followed(given.name, state_of(layout), layout)
         elif node.op == "output":
             yield from walk.returned(node)
         else:
@@ -60,6 +73,7 @@ class _Walk:
         self.known: dict[fx.Node, _Followed] = {}
         self.reads: dict[str, list[_Followed]] = {}
         self.own: dict[str, list[Request]] = {}
+        self.ends = operand_ends(graph)
         carried = {node.meta.get("spmd_value") for node in graph.nodes}
         self.present = carried | set(self.names.inputs) | set(self.names.constants.values())
 
@@ -73,6 +87,7 @@ class _Walk:
         moves = name is None or not _is_local(node)
         if moves:
             yield from self.moved(node)
+            self.arrived(node)
         elif name in self.steps:
             yield from self.read(node, self.steps[name])
         if name in self.steps and node not in self.known and is_collective(node.target) and node.users:
@@ -82,8 +97,8 @@ class _Walk:
         if claims:
             reached, claimed = self.known.get(node), state_of(claims[-1])
             if moves and reached is not None and not leads_to(reached.state, claimed):
-                yield self.finding(name or value, value, claims[-1], reached.state, "the nodes lead to another state")
-            self.known[node] = _Followed(value, claimed)
+                yield self.finding(name or value, value, claims[-1], reached, "the nodes lead to another state")
+            self.known[node] = _Followed(value, claimed, claims[-1])
 
     def moved(self, node: fx.Node) -> Iterator[Finding]:
         """A node that moves the data of one value, or reduces it."""
@@ -92,18 +107,27 @@ class _Walk:
             return
         first = known[0]
         step = node.meta.get("spmd_step", first.origin)
-        if any(each != first for each in known):
+        other = next((each for each in known if each[:2] != first[:2]), None)
+        if other is not None:
             if "spmd_operand" in node.meta:
-                other = next(each for each in known if each != first)
                 got = f"{other.origin}, {in_words(other.state, self.expansion.mesh)}"
                 wanted = f"{first.origin}, {in_words(first.state, self.expansion.mesh)}"
                 yield Finding(step, first.origin, wanted, got, "a redistribution mixes different values")
-            elif all(each.state == first.state for each in known):
-                self.known[node] = _Followed(_SEVERAL, first.state)
+            elif (joint := _joint_state([each.state for each in known])) is not None:
+                self.known[node] = _Followed(_SEVERAL, joint)
             return
-        self.known[node] = first
+        self.known[node] = _Followed(first.origin, first.state)
         if node.op == "call_function" and is_collective(node.target):
             yield from self.communicated(node, step, first)
+
+    def arrived(self, node: fx.Node) -> None:
+        """The end of a redistribution: what the operator needs, as far as states go; numbers show the rest."""
+        step, index, _ = self.ends.get(node, ("", 0, node))
+        found = self.known.get(node)
+        if found is not None and step in self.steps:
+            operand = self.steps[step].operands[index]
+            if found.fits(operand.name, operand.need):
+                self.known[node] = _Followed(found.origin, state_of(operand.need), operand.need)
 
     def communicated(self, node: fx.Node, step: str, before: _Followed) -> Iterator[Finding]:
         """A collective on a value whose state is known."""
@@ -137,10 +161,9 @@ class _Walk:
             if not operands:
                 wanted = ", ".join(operand.name for operand in step.operands) or "nothing"
                 yield Finding(step.name, found.origin, wanted, found.origin, "it reads what is none of its operands")
-            elif not any(leads_to(found.state, state_of(operand.need)) for operand in operands):
-                yield self.finding(
-                    step.name, operands[0].name, operands[0].need, found.state, "the operator needs it otherwise"
-                )
+            elif not any(found.fits(operand.name, operand.need) for operand in operands):
+                reason = "the operator needs it otherwise"
+                yield self.finding(step.name, operands[0].name, operands[0].need, found, reason)
 
     def operands(self, step: Step, origin: str) -> list[Operand]:
         """The operands that a value can be; a value without a node of its own can hide behind any other."""
@@ -151,11 +174,8 @@ class _Walk:
         """Operands that are read, but never in the state that the operator needs."""
         for operand in step.operands:
             reads = [read for read in self.reads.get(step.name, []) if operand in self.operands(step, read.origin)]
-            need = state_of(operand.need)
-            if reads and not any(leads_to(read.state, need) for read in reads):
-                yield self.finding(
-                    step.name, operand.name, operand.need, reads[0].state, "its redistribution is missing"
-                )
+            if reads and not any(read.fits(operand.name, operand.need) for read in reads):
+                yield self.finding(step.name, operand.name, operand.need, reads[0], "its redistribution is missing")
 
     def unannounced(self, step: Step) -> Iterator[Finding]:
         """Collectives of a local program, where states are not followed: they must be those that the step announces."""
@@ -183,12 +203,20 @@ class _Walk:
             if found is None or (found.origin not in (name, _SEVERAL) and name in self.present):
                 got = found.origin if found else value.name
                 yield Finding(step, output.name, name, got, f"what is returned as {output.name} is another value")
-            elif not leads_to(found.state, state_of(layout)):
+            elif not found.fits(name, layout):
                 reason = f"what is returned as {output.name} is in another state"
-                yield self.finding(step, output.name, layout, found.state, reason)
+                yield self.finding(step, output.name, layout, found, reason)
 
-    def finding(self, step: str, value: str, wanted: Layout, reached: State, reason: str) -> Finding:
-        return Finding(step, value, str(wanted), in_words(reached, self.expansion.mesh), reason)
+    def finding(self, step: str, value: str, wanted: Layout, reached: _Followed, reason: str) -> Finding:
+        got = in_words(reached.state, self.expansion.mesh)
+        if reached.layout is not None and leads_to(reached.state, state_of(wanted)):
+            got = str(reached.layout)
+        return Finding(step, value, str(wanted), got, reason)
+
+
+def _joint_state(states: Sequence[State]) -> State | None:
+    """The state of values that are put together, if they are in one: of what was whole, parts may have been taken."""
+    return next((state for state in states if all(leads_to(each, state) for each in states)), None)
 
 
 def _is_local(node: fx.Node) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from torch import fx
 
-__all__ = ["place_added"]
+__all__ = ["forget_redistributions", "place_added"]
 
 _PLACE = ("spmd_step", "spmd_operand", "source", "phase")
 
@@ -17,9 +17,10 @@ _PLACE = ("spmd_step", "spmd_operand", "source", "phase")
 def place_added(graph: fx.Graph) -> None:
     """Let nodes without a step belong where the proof should look for their mistakes.
 
-    Nodes through which alone a value is read have changed that value: they belong to the step that makes it, and the
-    last of them carries it. But what stands before a redistribution is part of that, and any other node is part of
-    the step that reads it. One that only the output reads is part of the step that it reads from, if that is one.
+    Nodes through which alone a value is read, and that stand right behind it, have changed that value: they belong to
+    the step that makes it, and the last of them carries it. But what stands right before a redistribution is part of
+    that, and any other node is part of the step that reads it. One that only the output reads is part of the step that
+    it reads from, if that is one.
     """
     added = {node for node in graph.nodes if _is_operator(node) and "spmd_step" not in node.meta}
     for node in [node for node in graph.nodes if _is_operator(node) and "spmd_value" in node.meta]:
@@ -32,6 +33,22 @@ def place_added(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if node in added:
             _belong(node, node.all_input_nodes)
+            node.meta["spmd_added"] = True
+
+
+def forget_redistributions(graph: fx.Graph, broken: Collection[tuple[str, int]]) -> None:
+    """Let what is left of redistributions be nodes like those that a pass adds: they are no longer whole.
+
+    Parameters
+    ----------
+    graph : torch.fx.Graph
+        Of a program.
+    broken : collection of (str, int)
+        The step and the operand of each.
+    """
+    for node in graph.nodes:
+        if (node.meta.get("spmd_step"), node.meta.get("spmd_operand")) in broken:
+            del node.meta["spmd_operand"]
             node.meta["spmd_added"] = True
 
 
@@ -49,7 +66,10 @@ def _extend(value: fx.Node, added: set[fx.Node]) -> None:
             break
         chain.append(reader)
     last = chain[-1]
-    if last is value or any("spmd_operand" in reader.meta or reader in added for reader in last.users):
+    if last is value or any(reader in added for reader in last.users):
+        return
+    behind, before = chain[1].prev is value, last.next in last.users and len(last.users) == 1
+    if before if not behind else before and "spmd_operand" in last.next.meta:
         return
     for node in chain[1:]:
         _belong(node, [value])

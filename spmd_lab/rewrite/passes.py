@@ -9,35 +9,62 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from spmd_lab.errors import ArgumentError, RewriteError, SpmdLabError
+from spmd_lab.errors import ArgumentError, RewriteError, SpmdLabError, nearest
 from spmd_lab.rebuild import Program
 from spmd_lab.rewrite.added import place_added
+from spmd_lab.rewrite.bucket import bucket
+from spmd_lab.rewrite.lean import lean
+from spmd_lab.rewrite.overlap import overlap
+from spmd_lab.rewrite.share import share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["rewrite"]
+    from spmd_lab.expand import Expansion
+
+__all__ = ["PASSES", "rewrite"]
+
+PASSES: Mapping[str, Callable[[fx.GraphModule, Expansion, int], None]] = {
+    "lean": lean,
+    "share": share,
+    "overlap": overlap,
+    "bucket": bucket,
+}
+"""The passes that have a name, in the order in which they do most."""
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """A callable of the user's, and whether it wants to know the rank."""
+    """A callable of the user's, and whether it wants to know the rank; or one of ours."""
 
     run: Callable[..., Any]
     takes_rank: bool
+    is_ours: bool = False
 
     @property
     def name(self) -> str:
         return str(getattr(self.run, "__qualname__", type(self.run).__qualname__))
 
+    def axes(self, expansion: Expansion) -> frozenset[str]:
+        """The axes on which it may make different graphs of equal ones."""
+        if self.takes_rank:
+            return frozenset(expansion.mesh.axes)
+        uneven = (layout.uneven_axes for layout in expansion.layouts.values())
+        return frozenset[str]().union(*uneven) if self.is_ours else frozenset()
 
-def rewrite(program: Program, passes: Sequence[Callable[..., fx.GraphModule | None]]) -> Program:
-    """Change what the ranks run, by passes of your own.
 
-    A pass is called with the graph of a rank: a copy, whose nodes keep their ``meta`` (`Program` says what is in it),
-    and whose collectives still name axes. It returns a graph module, or changes that one in place and returns None.
-    Ranks that run the same graph share what becomes of it; but a pass that takes a parameter ``rank``, or a second one
-    without a default, is called for every rank. Rank 0's graph is changed at once, the others when they are asked for.
+def rewrite(program: Program, passes: Sequence[str | Callable[..., fx.GraphModule | None]]) -> Program:
+    """Change what the ranks run, by passes of ours or of your own.
+
+    Ours have names, and change what a program costs, not what it computes: "lean" leaves out what changes nothing,
+    "share" does once what is done twice, "overlap" sends early and waits late, "bucket" lets small reductions travel
+    together (see `PASSES`, and the modules of these names).
+
+    A pass of your own is called with the graph of a rank: a copy, whose nodes keep their ``meta`` (`Program` says what
+    is in it), and whose collectives still name axes. It returns a graph module, or changes that one in place and
+    returns None. Ranks that run the same graph share what becomes of it; but a pass that takes a parameter ``rank``, or
+    a second one without a default, is called for every rank. Rank 0's graph is changed at once, the others when they
+    are asked for.
 
     Nodes that a pass adds without a ``meta["spmd_step"]`` become part of the step that reads them, so that the proof
     names it. `Program.verify` judges the new program as it does any other: by the layouts and numbers of the expansion.
@@ -46,8 +73,8 @@ def rewrite(program: Program, passes: Sequence[Callable[..., fx.GraphModule | No
     ----------
     program : Program
         What `rebuild` returned, or this.
-    passes : sequence of callable
-        Each takes a ``torch.fx.GraphModule``, and the rank if it wants to.
+    passes : sequence of str or callable
+        Names of ours; each other takes a ``torch.fx.GraphModule``, and the rank if it wants to.
 
     Returns
     -------
@@ -57,7 +84,7 @@ def rewrite(program: Program, passes: Sequence[Callable[..., fx.GraphModule | No
     Raises
     ------
     ArgumentError
-        If a pass is no callable.
+        If a pass is neither callable nor the name of one of ours.
     RewriteError
         If a pass raises, returns what is no graph module, or makes a graph that does not hold together or takes and
         returns other values.
@@ -84,10 +111,10 @@ def rewrite(program: Program, passes: Sequence[Callable[..., fx.GraphModule | No
         rank = mesh.rank(place)
         module = _copied(program.for_rank(rank))
         for each in known:
-            module = _applied(each, module, rank)
+            module = _applied(each, module, rank, program.expansion)
         return module
 
-    axes = frozenset(mesh.axes) if any(each.takes_rank for each in known) else program.rank_axes
+    axes = program.rank_axes.union(*(each.axes(program.expansion) for each in known))
     return Program(program.expansion, make((0,) * mesh.ndim), axes, make)
 
 
@@ -95,10 +122,12 @@ def _pass(given: Any) -> _Pass:
     """Look at what is given as a pass."""
     hint = "a function from GraphModule to GraphModule; None where it changes the graph in place"
     if isinstance(given, str):
+        if given in PASSES:
+            return _Pass(PASSES[given], takes_rank=False, is_ours=True)
         raise ArgumentError(
             f"no pass is called {given!r}",
             argument=f"rewrite({given!r})",
-            hint="there are none of ours by name; " + hint,
+            hint=f"{nearest(given, PASSES)}; or " + hint,
         )
     if not callable(given) or isinstance(given, fx.GraphModule):
         raise ArgumentError(f"a pass cannot be a {type(given).__name__}", argument="rewrite(...)", hint=hint)
@@ -117,7 +146,9 @@ def _takes_rank(given: Callable[..., Any]) -> bool:
     return len(places) > 1 and places[1].default is inspect.Parameter.empty
 
 
-def _called(each: _Pass, module: fx.GraphModule, rank: int) -> Any:
+def _called(each: _Pass, module: fx.GraphModule, rank: int, expansion: Expansion) -> Any:
+    if each.is_ours:
+        return each.run(module, expansion, rank)
     if not each.takes_rank:
         return each.run(module)
     by_name = inspect.signature(each.run).parameters.get("rank")
@@ -126,7 +157,7 @@ def _called(each: _Pass, module: fx.GraphModule, rank: int) -> Any:
     return each.run(module, rank=rank)
 
 
-def _applied(each: _Pass, module: fx.GraphModule, rank: int) -> fx.GraphModule:
+def _applied(each: _Pass, module: fx.GraphModule, rank: int, expansion: Expansion) -> fx.GraphModule:
     """Run one pass on the graph of one rank, and see that what it gives is a program of the same values."""
     takes, gives = _ports(module.graph)
 
@@ -136,7 +167,7 @@ def _applied(each: _Pass, module: fx.GraphModule, rank: int) -> fx.GraphModule:
         )
 
     try:
-        given = _called(each, module, rank)
+        given = _called(each, module, rank, expansion)
     except SpmdLabError:
         raise
     except Exception as error:

@@ -9,9 +9,8 @@ import torch
 from torch import fx
 
 from spmd_lab.local_graph import LocalGraphBuilder
-from spmd_lab.streams import draw_locally
 from spmd_lab.torch_internals.fakes import FakeTensorMode, quiet_failures
-from spmd_lab.torch_internals.operators import is_operator
+from spmd_lab.without_data import call_without_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,22 +101,8 @@ def _run_without_data(mesh: Mesh, plan: Plan, coordinate: tuple[int, ...], devic
             held[node] = builder.constants[node.target].to(device)
         elif node.op == "call_function":
             args, kwargs = fx.map_arg((node.args, node.kwargs), held.__getitem__)
-            held[node] = _call(node.target, args, kwargs, mesh, device)
+            held[node] = call_without_data(node.target, args, kwargs, mesh, device)
     return fx.map_arg(made, held.__getitem__)
-
-
-def _call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Mesh, device: str) -> Any:
-    if target is torch.ops._dtensor.shard_dim_alltoall.default:
-        tensor, gather_dim, shard_dim, axis = args
-        shape = list(tensor.shape)
-        shape[gather_dim] *= mesh.axis_size(axis)
-        shape[shard_dim] //= mesh.axis_size(axis)
-        return tensor.new_empty(shape)
-    if target is draw_locally:
-        target, args = args[0], args[2:]  # nothing is drawn without data
-    if is_operator(target) and kwargs.get("device") is not None:
-        kwargs = {**kwargs, "device": device}
-    return target(*args, **kwargs)
 
 
 def _difference(layout: Layout, got: object, coordinate: tuple[int, ...]) -> str | None:

@@ -27,10 +27,12 @@ def plan_layer_norm(call: OpCall) -> Plan:
 
 
 def plan_layer_norm_backward(call: OpCall) -> Plan:
-    """Plan the backward: gradients of weight and bias are sums over rows; all are linear in the incoming one."""
-    needs = tuple(Partial() if tensor is call.argument("grad_out") else Replicate() for tensor in call.tensors)
-    ways = _by_rows(call, lambda dim: (Shard(dim), Partial(), Partial()))
-    return choose_ways(call, [*ways, Way(needs, (Partial(),) * 3)], any_order=True)
+    """Plan the backward: gradients of weight and bias are sums over rows.
+
+    All are linear in the incoming gradient, but a pending one is not passed on: three results and all that is made of
+    them would stay pending, each to be reduced on its own.
+    """
+    return choose_ways(call, _by_rows(call, lambda dim: (Shard(dim), Partial(), Partial())), any_order=True)
 
 
 def _by_rows(call: OpCall, outputs: Callable[[int], tuple[Placement, ...]]) -> list[Way]:

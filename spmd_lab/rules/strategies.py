@@ -109,14 +109,16 @@ def _without_order(placement: Placement) -> Placement:
 
 
 def _effort(have: Placement, need: Placement) -> float:
-    """All-reduce 2, all-gather and reduce-scatter 1, all-to-all less, a local cut next to nothing.
+    """All-reduce 2, all-gather 1, all-to-all less, a local cut next to nothing.
 
-    What is to be pending is made whole first, unless it is pending so already.
+    A reduce-scatter moves half of what an all-reduce does, but the next reader who wants the whole gathers what it left
+    divided, as all readers of a residual stream do: it counts as both. What is to be pending is made whole first,
+    unless it is pending so already.
     """
     if have == need:
         return 0.0
     if isinstance(have, Partial):
-        return {Replicate: 2.0, Partial: 2.5}.get(type(need), 1.0)
+        return {Replicate: 2.0, Partial: 2.5}.get(type(need), 2.01)
     if isinstance(have, Replicate):
         return 1e-3
     return {Replicate: 1.0, Partial: 1.5}.get(type(need), 0.5)

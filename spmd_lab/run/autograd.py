@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor
+
+from spmd_lab.torch_internals.dtensors import local_of, with_local
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,12 +19,16 @@ __all__ = ["run_plan"]
 
 
 def run_plan(plan: Plan, values: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Run a plan on local tensors; autograd comes back to it if it has to."""
+    """Run a plan on local tensors, or on DTensors that hold them; autograd comes back to it if it has to."""
     if plan.is_differentiable and torch.is_grad_enabled():
         returned: tuple[torch.Tensor, ...] = _Call.apply(plan, *values)  # type: ignore[no-untyped-call]
         return returned
     with torch.no_grad(), _autocast_off(values):
-        return plan.forward(values)[0]
+        return plan.forward([_local(each) for each in values])[0]
+
+
+def _local(value: torch.Tensor) -> torch.Tensor:
+    return local_of(value) if isinstance(value, DTensor) else value
 
 
 def _autocast_off(values: Sequence[torch.Tensor]) -> torch.autocast:
@@ -30,13 +37,14 @@ def _autocast_off(values: Sequence[torch.Tensor]) -> torch.autocast:
 
 
 class _Call(torch.autograd.Function):
-    """One call of a plan."""
+    """One call of a plan; the gradient of a DTensor is one that lies as it does."""
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with _autocast_off(values):
-            returned, saved = plan.forward(values)
+            returned, saved = plan.forward([_local(each) for each in values])
         ctx.plan = plan
+        ctx.held = [each if isinstance(each, DTensor) else None for each in values]
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(returned[index] for index in plan.without_gradient))
@@ -45,5 +53,11 @@ class _Call(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *received: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        with _autocast_off(ctx.saved_tensors):
-            return None, *ctx.plan.backward(ctx.saved_tensors, received)
+        saved = list(ctx.saved_tensors)
+        ctx.maybe_clear_saved_tensors()  # unless the graph is retained
+        with _autocast_off(saved):
+            gradients = ctx.plan.backward(saved, received)
+        return None, *(
+            gradient if held is None or gradient is None else with_local(held, gradient)
+            for held, gradient in zip(ctx.held, gradients, strict=True)
+        )

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from spmd_lab.binding import rank_here
 from spmd_lab.errors import ArgumentError, MeshError
 from spmd_lab.mesh import Mesh
+from spmd_lab.rewrite import PASSES
 from spmd_lab.run.agreement import exchange
 from spmd_lab.run.calls import kind_of
 from spmd_lab.run.module import DistributedModule
@@ -43,6 +44,7 @@ def distribute(
     loss: Callable[[Any], torch.Tensor] | None = None,
     global_inputs: bool = False,
     grad: Literal["mean", "sum"] = "mean",
+    passes: Sequence[str | Callable[..., Any]] = tuple(PASSES),
 ) -> DistributedModule:
     """Expand a module over the ranks of a mesh, and return one that they train together.
 
@@ -120,6 +122,7 @@ def distribute(
         random=random,
         global_inputs=global_inputs,
         grad=grad,
+        passes=tuple(passes),
     )
     _refuse_differences(request, arguments)
     return DistributedModule(request, arguments)
@@ -190,6 +193,7 @@ def _refuse_differences(request: Request, arguments: Arguments) -> None:
             request.grad,
             request.global_inputs,
             request.loss is not None,
+            tuple(each if isinstance(each, str) else getattr(each, "__qualname__", "") for each in request.passes),
         ),
     }
     for rank, other in enumerate(exchange(said, request.device_mesh)):

@@ -10,6 +10,8 @@ import torch
 from torch import fx
 
 from spmd_lab.errors import RebuildError
+from spmd_lab.run.memory import lent_inputs, reduce_in_place
+from spmd_lab.torch_internals.boxed import take_list
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -26,14 +28,17 @@ class Halves:
     forward : torch.fx.GraphModule
         Takes every input but the tangents; returns the ``results`` first outputs, then the values to save.
     backward : torch.fx.GraphModule
-        Takes the saved values, then the tangents; returns the gradients.
+        Takes a list, which it empties, of the saved values, then the tangents; returns the gradients.
     results : int
         How many outputs of the forward are results.
+    lent : tuple of int
+        The inputs of the backward whose memory a gradient may share.
     """
 
     forward: fx.GraphModule
     backward: fx.GraphModule
     results: int
+    lent: tuple[int, ...]
 
 
 def split(
@@ -67,7 +72,7 @@ def split(
     ...     return y, torch.ops.aten.tanh_backward.default(tangent, y)
     >>> halves = split(fx.symbolic_trace(program), tangents={1}, gradients={1})
     >>> y, saved = halves.forward(torch.tensor(0.0))
-    >>> halves.backward(saved, torch.tensor(3.0))
+    >>> halves.backward([saved, torch.tensor(3.0)])
     (tensor(3.),)
     """
     inputs = program.graph.find_nodes(op="placeholder")
@@ -92,7 +97,8 @@ def split(
     for node in [*saved, *(each for each in inputs if each in late)]:
         second.take(node)
     second.copy(node for node in program.graph.nodes if node not in early)
-    return Halves(first.finish([*results, *saved]), second.finish(wanted), len(results))
+    forward, backward = first.finish([*results, *saved]), take_list(second.finish(wanted))
+    return Halves(forward, backward, len(results), lent_inputs(backward.graph))
 
 
 def _needed_by(values: Iterable[Any]) -> set[fx.Node]:
@@ -157,5 +163,6 @@ class _Part:
     def finish(self, returned: Sequence[Any]) -> fx.GraphModule:
         """Close this half with what it returns."""
         self._graph.output(tuple(fx.map_arg(returned, self._new)))
+        reduce_in_place(self._graph)
         self._graph.lint()
         return fx.GraphModule(self._program, self._graph, self._name)

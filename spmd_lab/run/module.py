@@ -79,8 +79,8 @@ class DistributedModule(nn.Module):
 
     @property
     def program(self) -> Program:
-        """The program of the example."""
-        return self.expansion.program
+        """The program of the example, as it runs: after its passes."""
+        return self._plans.first.program
 
     def manual_seed(self, seed: int) -> None:
         """Start the module's random numbers anew, as ``torch.manual_seed`` does; on every rank with the same seed."""
@@ -173,13 +173,13 @@ class DistributedModule(nn.Module):
     # --- what the program is given ---
 
     def _values(self, plan: Plan, arguments: Arguments) -> Iterator[torch.Tensor]:
-        """The local tensor of every input, in order."""
+        """This rank's shard of every input, in order, or the DTensor that holds it."""
         passed = iter(arguments.tensors)
         current = closed_over(self._request.loss)
         for position, (found, layout) in enumerate(plan.inputs):
             whole = plan.expansion.traced.values[position]
             if found.name in self._wholes:
-                yield _local(get_tensor(self, found.name), layout)
+                yield _placed(get_tensor(self, found.name), layout)
             elif not found.closure:
                 yield dense(self._argument(next(passed), layout), dims_by_stride(whole))
             elif position in plan.closures:
@@ -191,7 +191,8 @@ class DistributedModule(nn.Module):
     def _argument(self, leaf: Leaf, layout: Layout) -> torch.Tensor:
         value: torch.Tensor = leaf.value
         if isinstance(value, DTensor):
-            return _local(value, layout)
+            local: torch.Tensor = _placed(value, layout).to_local(grad_placements=layout.placements)
+            return local
         if not self._request.global_inputs:
             return value
         if value.requires_grad and torch.is_grad_enabled() and not layout.is_replicated:
@@ -212,9 +213,7 @@ class DistributedModule(nn.Module):
         return self._constants[key][1]
 
 
-def _local(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """This rank's shard of a DTensor; its gradient lies as the tensor does."""
+def _placed(tensor: torch.Tensor, layout: Layout) -> DTensor:
+    """A DTensor, laid out as its shards are read."""
     assert isinstance(tensor, DTensor)
-    placed = tensor if tensor.placements == layout.placements else tensor.redistribute(placements=layout.placements)
-    local: torch.Tensor = placed.to_local(grad_placements=layout.placements)
-    return local
+    return tensor if tensor.placements == layout.placements else tensor.redistribute(placements=layout.placements)

@@ -46,6 +46,7 @@ class Request:
     random: Literal["exact", "local"]
     global_inputs: bool
     grad: Literal["mean", "sum"]
+    passes: tuple[str | Callable[..., Any], ...]
 
 
 def expanded(request: Request, traced: TracedGraph, first: Expansion | None) -> Expansion:

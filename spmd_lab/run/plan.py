@@ -12,6 +12,7 @@ import torch
 from spmd_lab.errors import ArgumentError
 from spmd_lab.run.closures import closed_over
 from spmd_lab.run.halves import Halves, split
+from spmd_lab.run.memory import Taken
 from spmd_lab.run.placing import batch_axes, expanded
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from spmd_lab.expand import Expansion
     from spmd_lab.layout import Layout
+    from spmd_lab.rebuild import Program
     from spmd_lab.run.placing import Request
     from spmd_lab.trace import TracedGraph, TracedInput, TracedOutput
 
@@ -48,7 +50,7 @@ class Plan:
 
     Parameters
     ----------
-    expansion : Expansion
+    program : Program
         Where it comes from.
     halves : Halves
         The bound program.
@@ -64,7 +66,7 @@ class Plan:
         The inputs that the loss closes over, and the names by which it knows them.
     """
 
-    expansion: Expansion
+    program: Program
     halves: Halves
     rank: int
     inputs: tuple[tuple[TracedInput, Layout], ...]
@@ -73,6 +75,11 @@ class Plan:
     closures: Mapping[int, str]
     _tangents: tuple[_Tangent, ...]
     _gradients: tuple[_Gradient, ...]
+
+    @property
+    def expansion(self) -> Expansion:
+        """That of the program."""
+        return self.program.expansion
 
     @property
     def is_differentiable(self) -> bool:
@@ -98,11 +105,12 @@ class Plan:
         return tuple(made[index].detach() for index in self.returned), made[self.halves.results :]
 
     def backward(
-        self, saved: Sequence[torch.Tensor], received: Sequence[torch.Tensor | None]
+        self, saved: list[torch.Tensor], received: Sequence[torch.Tensor | None]
     ) -> tuple[torch.Tensor | None, ...]:
         """The gradient of each input, from the gradients of the returned tensors (None: not used).
 
-        Gradients have storage of their own, so that what an optimizer does to one changes no other.
+        What was saved is given up: the list is empty afterwards, and its tensors go as soon as they are read. Gradients
+        have memory of their own, so that what an optimizer does to one changes no other.
         """
         tangents, averaged = [], set()
         for tangent in self._tangents:
@@ -110,16 +118,19 @@ class Plan:
             if given is not None:
                 averaged |= set(tangent.scales)
             tangents.append(self._tangent(tangent, given, saved, received))
-        made = self.halves.backward(*saved, *tangents)
+        saved += tangents
+        taken = Taken()
+        for each in [*(saved[position] for position in self.halves.lent), *received]:
+            if each is not None:
+                taken.whole(each)
+        lent = [saved[position] for position in self.halves.lent]
+        made = self.halves.backward(saved)
+        del lent  # what it holds could not become the memory of another gradient until now
         gradients: list[torch.Tensor | None] = [None] * len(self.inputs)
-        taken = {_storage(each) for each in [*saved, *received] if each is not None}
         for gradient, value in zip(self._gradients, made, strict=True):
-            if value is None:
-                continue
-            size = math.prod(self.expansion.mesh.axis_size(axis) for axis in gradient.local_axes & averaged)
-            own = value * size if size != 1 else value
-            gradients[gradient.input] = own.clone() if _storage(own) in taken else own
-            taken.add(_storage(own))
+            if value is not None:
+                size = math.prod(self.expansion.mesh.axis_size(axis) for axis in gradient.local_axes & averaged)
+                gradients[gradient.input] = taken.own(value * size if size != 1 else value)
         return tuple(gradients)
 
     def _tangent(
@@ -134,10 +145,6 @@ class Plan:
             return torch.zeros(tangent.layout.local_shape(self.rank), dtype=tangent.layout.dtype, device=device)
         scale = math.prod(tangent.scales.values())
         return given if scale == 1 else given * scale
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 def make_plan(request: Request, traced: TracedGraph, whole: Collection[int], first: Expansion | None) -> Plan:
@@ -170,14 +177,19 @@ def make_plan(request: Request, traced: TracedGraph, whole: Collection[int], fir
         if output.role != "new value" and expansion.output_layouts[index] is not None
     )
     gradients = [index for index, output in enumerate(traced.outputs) if output.role == "gradient"]
-    program = expansion.program.for_rank(request.rank, request.device_mesh)
+    program = expansion.program.rewrite(*request.passes)
     tangents = set(range(len(traced.inputs))) - set(places)
     axes = batch_axes(request, expansion) if request.grad == "mean" else frozenset[str]()
     known = {id(tensor): name for name, tensor in closed_over(request.loss).items()}
     names = {forward[place][1].name: index for index, place in enumerate(returned)}
     return Plan(
-        expansion=expansion,
-        halves=split(program, tangents, gradients, written={target for _, target in writes}),
+        program=program,
+        halves=split(
+            program.for_rank(request.rank, request.device_mesh),
+            tangents,
+            gradients,
+            written={target for _, target in writes},
+        ),
         rank=request.rank,
         inputs=inputs,
         returned=returned,

@@ -17,6 +17,7 @@ __all__ = [
     "is_random",
     "is_uninitialised",
     "loses_gradients",
+    "may_alias",
     "operator_name",
     "overloads_of",
     "position_of",
@@ -106,6 +107,21 @@ def loses_gradients(target: object) -> bool:
         and not any(_has_kernel(op, key) for key in ("Autograd", "AutogradCPU", "CompositeImplicitAutograd"))
         for op in overloads_of(target)
     )
+
+
+def may_alias(target: object) -> bool:
+    """Whether what is called may give back memory of its arguments.
+
+    Examples
+    --------
+    >>> aten = torch.ops.aten
+    >>> may_alias(aten.mm.default), may_alias(aten.t.default), may_alias(aten.reshape.default)
+    (False, True, True)
+    """
+    if not isinstance(target, OpOverload) or not torch._library.utils.is_builtin(target):
+        return True
+    says_so = any(each.alias_info is not None for each in target._schema.returns)
+    return says_so or _has_kernel(target, "CompositeImplicitAutograd")
 
 
 def _has_kernel(op: OpOverload, key: str) -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from spmd_lab import Expansion
 
-__all__ = ["fake_world", "time_export"]
+__all__ = ["distributed_copy", "fake_world", "time_export"]
 
 
 _aten = torch.ops.aten
@@ -63,7 +63,7 @@ class _Trained(nn.Module):
         return F.cross_entropy(self.model(tokens).flatten(0, 1), targets.flatten())
 
 
-def _distributed(model: nn.Module, expansion: Expansion, mesh: DeviceMesh) -> nn.Module:
+def distributed_copy(model: nn.Module, expansion: Expansion, mesh: DeviceMesh) -> nn.Module:
     """A copy of the model whose parameters are DTensors, placed as the expansion places them."""
     distributed = copy.deepcopy(model)
     for name, parameter in list(distributed.named_parameters()):
@@ -76,7 +76,7 @@ def _distributed(model: nn.Module, expansion: Expansion, mesh: DeviceMesh) -> nn
 def time_export(model: nn.Module, expansion: Expansion, inputs: dict[str, torch.Tensor]) -> float:
     """Seconds that the export takes, its parameters and inputs already distributed."""
     mesh = init_device_mesh("cpu", expansion.mesh.shape, mesh_dim_names=expansion.mesh.axes)
-    trained = _Trained(_distributed(model, expansion, mesh))
+    trained = _Trained(distributed_copy(model, expansion, mesh))
     args = tuple(
         distribute_tensor(value, mesh, expansion.layout(name).placements, src_data_rank=None)
         for name, value in inputs.items()

@@ -49,13 +49,13 @@ def test_a_step_says_operand_by_operand_what_it_has_and_needs(gpt: sl.Expansion)
     step = gpt["native_layer_norm_1"]
     assert [operand.name for operand in step.operands] == ["add_1", "blocks.0.n2.weight", "blocks.0.n2.bias"]
     first = step.operands[0]
-    assert (str(first.have), str(first.need)) == ("f32[8/dp, 32, 64]{sum: tp}", "f32[8/dp/tp, 32, 64]")
-    assert [(move.kind, move.axis) for move in first.redistribution.moves] == [("reduce_scatter", "tp")]
+    assert (str(first.have), str(first.need)) == ("f32[8/dp, 32, 64]{sum: tp}", "f32[8/dp, 32, 64]")
+    assert [(move.kind, move.axis) for move in first.redistribution.moves] == [("all_reduce", "tp")]
     assert [operand.needs_redistribute for operand in step.operands] == [True, False, False]
     assert [str(output) for output in step.outputs] == [
-        "f32[8/dp/tp, 32, 64]",
-        "f32[8/dp/tp, 32, 1]",
-        "f32[8/dp/tp, 32, 1]",
+        "f32[8/dp, 32, 64]",
+        "f32[8/dp, 32, 1]",
+        "f32[8/dp, 32, 1]",
     ]
     assert (step.op, step.phase, step.fallback) == ("aten.native_layer_norm.default", "forward", None)
     assert step.source.code.startswith("added: torch.Tensor = self.down(")
@@ -67,7 +67,7 @@ def test_the_local_graph_of_a_step_runs_collectives_then_the_operator(gpt: sl.Ex
     placeholders = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
     called = [node.name for node in graph.graph.nodes if node.op == "call_function"]
     assert placeholders == ["add_1", "blocks_0_n2_weight", "blocks_0_n2_bias"]
-    assert called[:4] == ["contiguous", "reduce_scatter_tensor", "wait_tensor", "native_layer_norm"]
+    assert called[:3] == ["all_reduce", "wait_tensor", "native_layer_norm"]
 
 
 def test_equal_work_is_done_once_and_kept(gpt: sl.Expansion) -> None:
@@ -317,15 +317,17 @@ def test_three_axes_and_both_orders_of_division() -> None:
 
 
 def test_a_collective_says_what_it_sends_by_the_ring_formula(gpt: sl.Expansion) -> None:
-    for each in gpt.collectives:
-        (axis,), n = each.axes, each.group_size
-        trips = 2 if each.kind == "all_reduce" else 1
-        assert n == gpt.mesh.axis_size(axis)
-        assert each.sent_bytes_per_rank == trips * each.payload_bytes * (n - 1) // n
-        assert each in gpt[each.step].collectives
-    gathered = next(each for each in gpt.collectives if each.kind == "all_gather")
+    divided = sl.expand(gpt.traced, gpt.mesh, batch="dp", params={"**.weight": "o/dp ..."})
+    for expansion in (gpt, divided):
+        for each in expansion.collectives:
+            (axis,), n = each.axes, each.group_size
+            trips = 2 if each.kind == "all_reduce" else 1
+            assert n == gpt.mesh.axis_size(axis)
+            assert each.sent_bytes_per_rank == trips * each.payload_bytes * (n - 1) // n
+            assert each in expansion[each.step].collectives
+    gathered = next(each for each in divided.collectives if each.kind == "all_gather")
     assert gathered.payload_bytes == gathered.need.nbytes(gathered.need.local_shape(0))
-    reduced = next(each for each in gpt.collectives if each.kind == "reduce_scatter")
+    reduced = next(each for each in divided.collectives if each.kind == "reduce_scatter")
     assert (reduced.reduce_op, reduced.payload_bytes) == ("sum", reduced.have.nbytes(reduced.have.local_shape(0)))
 
 

@@ -13,7 +13,9 @@ from spmd_lab.explain import CollectiveTable
 
 @pytest.fixture(scope="module")
 def table(expansion: sl.Expansion) -> CollectiveTable:
-    return expansion.collectives
+    """Of a head that is divided at rest too, so that there is more than one kind."""
+    params = sl.colwise("**.up", axis="tp") | sl.rowwise("**.down", axis="tp") | {"head.weight": "o/dp i"}
+    return sl.expand(expansion.traced, expansion.mesh, batch="dp", params=params).collectives
 
 
 def test_a_table_is_a_sequence_that_does_not_change(table: CollectiveTable) -> None:
