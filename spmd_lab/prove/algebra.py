@@ -6,6 +6,8 @@ cannot show a dropped reduction of zeros, or of noise; this can.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch.distributed.tensor import Partial, Replicate
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from spmd_lab.mesh import Mesh
     from spmd_lab.prove.collectives import Request
 
-__all__ = ["DIVIDED", "WHOLE", "Finding", "State", "in_words", "leads_to", "state_of", "transition"]
+__all__ = ["DIVIDED", "WHOLE", "Finding", "State", "in_words", "leads_to", "same_places", "state_of", "transition"]
 
 WHOLE, DIVIDED = "whole", "divided"
 State = tuple[str, ...]
@@ -82,6 +84,29 @@ def transition(state: str, request: Request) -> str | None:
 def leads_to(reached: State, wanted: State) -> bool:
     """Whether data movement may turn one into the other: only what is whole can be divided, or made pending."""
     return all(here in (there, WHOLE) for here, there in zip(reached, wanted, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def same_places(one: Layout, other: Layout) -> bool:
+    """Whether every rank holds the same elements by two layouts, pending on the same axes, however they are called.
+
+    Examples
+    --------
+    >>> from spmd_lab import Layout, Mesh
+    >>> mesh = Mesh(dp=2, tp=2)
+    >>> one, other = (Layout.parse(text, mesh) for text in ("f32[8/dp/tp]", "f32[8/tp/dp]"))
+    >>> same_places(one, one), same_places(one, other)
+    (True, False)
+    """
+    if one == other:
+        return True
+    if state_of(one) != state_of(other) or one.global_shape != other.global_shape:
+        return False
+    return all(
+        one.runs(dim, coordinate) == other.runs(dim, coordinate)
+        for coordinate in product(*map(range, one.mesh.shape))
+        for dim in range(len(one.global_shape))
+    )
 
 
 def in_words(state: State, mesh: Mesh) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING
 
-from spmd_lab.prove.algebra import DIVIDED, WHOLE, Finding, state_of
+from spmd_lab.prove.algebra import DIVIDED, WHOLE, Finding, same_places, state_of
 from spmd_lab.prove.contractions import summed_dims
 from spmd_lab.prove.names import Names
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from spmd_lab.expand import Expansion, Step
+    from spmd_lab.layout import Layout
 
 __all__ = ["check_steps"]
 
@@ -26,7 +28,24 @@ def check_steps(expansion: Expansion) -> Iterator[Finding]:
                 yield Finding(
                     step.name, operand.name, str(claims[0]), str(operand.have), "a step does not take a value as it is"
                 )
+        for value, layout in _made(expansion, step):
+            claims = names.layouts(value)
+            if layout is not None and claims and not any(same_places(layout, claim) for claim in claims):
+                reason = "a step does not leave a value as it is"
+                yield Finding(step.name, value, str(claims[-1]), str(layout), reason)
         yield from _unreduced(expansion, step)
+
+
+def _made(expansion: Expansion, step: Step) -> Iterator[tuple[str, Layout | None]]:
+    """The values that a step makes, each with the layout that the step gives it."""
+    if step.op == "resolve":
+        yield step.name, step.operands[0].need
+    elif len(step.outputs) == 1:
+        yield step.name, step.outputs[0]
+    else:
+        for part in expansion.traced.node(step.name).users:
+            if part.target is operator.getitem:
+                yield part.name, step.outputs[int(str(part.args[1]))]
 
 
 def _unreduced(expansion: Expansion, step: Step) -> Iterator[Finding]:
