@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spmd_lab.mesh import Mesh
     from spmd_lab.prove.collectives import Request
 
-__all__ = ["DIVIDED", "WHOLE", "Finding", "State", "in_words", "leads_to", "same_places", "state_of", "transition"]
+__all__ = ["DIVIDED", "WHOLE", "Finding", "State", "in_words", "leads_to", "serves_as", "state_of", "transition"]
 
 WHOLE, DIVIDED = "whole", "divided"
 State = tuple[str, ...]
@@ -87,26 +87,35 @@ def leads_to(reached: State, wanted: State) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def same_places(one: Layout, other: Layout) -> bool:
-    """Whether every rank holds the same elements by two layouts, pending on the same axes, however they are called.
+def serves_as(held: Layout, wanted: Layout) -> bool:
+    """Whether what the ranks hold by one layout is, as it is, what another one says, however the axes are called.
+
+    Copies of the whole are the pieces of its own mean, maximum and minimum.
 
     Examples
     --------
     >>> from spmd_lab import Layout, Mesh
     >>> mesh = Mesh(dp=2, tp=2)
-    >>> one, other = (Layout.parse(text, mesh) for text in ("f32[8/dp/tp]", "f32[8/tp/dp]"))
-    >>> same_places(one, one), same_places(one, other)
-    (True, False)
+    >>> one, other = Layout.parse("f32[8/dp/tp]", mesh), Layout.parse("f32[8/tp/dp]", mesh)
+    >>> whole, largest = Layout.parse("f32[8]", mesh), Layout.parse("f32[8]{max: tp}", mesh)
+    >>> serves_as(one, one), serves_as(one, other), serves_as(whole, largest), serves_as(largest, whole)
+    (True, False, True, False)
     """
-    if one == other:
+    if held == wanted:
         return True
-    if state_of(one) != state_of(other) or one.global_shape != other.global_shape:
+    states = zip(state_of(held), state_of(wanted), strict=True)
+    if held.global_shape != wanted.global_shape or any(
+        here != there and (here, there) not in _SERVES for here, there in states
+    ):
         return False
     return all(
-        one.runs(dim, coordinate) == other.runs(dim, coordinate)
-        for coordinate in product(*map(range, one.mesh.shape))
-        for dim in range(len(one.global_shape))
+        held.runs(dim, coordinate) == wanted.runs(dim, coordinate)
+        for coordinate in product(*map(range, held.mesh.shape))
+        for dim in range(len(held.global_shape))
     )
+
+
+_SERVES = frozenset({(WHOLE, "avg"), (WHOLE, "max"), (WHOLE, "min")})
 
 
 def in_words(state: State, mesh: Mesh) -> str:

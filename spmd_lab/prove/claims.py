@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING
 
-from spmd_lab.prove.algebra import DIVIDED, WHOLE, Finding, same_places, state_of
+from spmd_lab.prove.algebra import DIVIDED, WHOLE, Finding, serves_as, state_of
 from spmd_lab.prove.contractions import summed_dims
 from spmd_lab.prove.names import Names
 
@@ -30,7 +30,7 @@ def check_steps(expansion: Expansion) -> Iterator[Finding]:
                 )
         for value, layout in _made(expansion, step):
             claims = names.layouts(value)
-            if layout is not None and claims and not any(same_places(layout, claim) for claim in claims):
+            if layout is not None and claims and not any(serves_as(layout, claim) for claim in claims):
                 reason = "a step does not leave a value as it is"
                 yield Finding(step.name, value, str(claims[-1]), str(layout), reason)
         yield from _unreduced(expansion, step)

@@ -7,119 +7,28 @@ add up along the way, a wrong step is found at that step alone, and the steps af
 from __future__ import annotations
 
 import operator
-from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from spmd_lab.local_graph import whatever_the_strides
 from spmd_lab.prove.judge import judge
+from spmd_lab.prove.made import Made, value_of
 from spmd_lab.prove.pieces import Whole, assemble, is_inexact, replicas
-from spmd_lab.prove.tolerance import Shaker, noise_of, tolerance
-from spmd_lab.streams import Stream, filling_strides
-from spmd_lab.torch_internals.operators import is_operator, is_random
+from spmd_lab.prove.tally import Tally
+from spmd_lab.prove.tolerance import Shaker, noise_of
+from spmd_lab.streams import Stream
+from spmd_lab.torch_internals.operators import is_operator, is_random, may_alias
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from spmd_lab.expand import Expansion
     from spmd_lab.layout import Layout
-    from spmd_lab.prove.judge import Fault, Verdict
+    from spmd_lab.prove.judge import Verdict
 
-__all__ = ["Follower", "Largest", "WrongValue"]
-
-_SAMPLES = 2
-_MANY = 1000
-"""So many elements say from one sample how much they usually move."""
-
-
-class WrongValue(NamedTuple):
-    """A value that is not what its operator makes of its operands."""
-
-    step: str
-    value: str
-    layout: Layout
-    fault: Fault
-
-
-class Largest(NamedTuple):
-    """The value with the largest error, in proportion to what was allowed."""
-
-    value: str
-    scaled_error: float
-    tolerance: float
-
-    @property
-    def share(self) -> float:
-        """The error as a part of what is allowed; infinite where none is and there is one."""
-        if self.tolerance == 0:
-            return 0.0 if self.scaled_error == 0 else float("inf")
-        return self.scaled_error / self.tolerance
-
-
-@dataclass
-class _Made:
-    """What a traced operator makes of its operands; made again from shaken ones when somebody asks for the noise.
-
-    An operator that draws random numbers goes on in the stream, and draws the same again from shaken operands.
-    """
-
-    node: fx.Node
-    operands: dict[fx.Node, Any]
-    shaker: Shaker
-    stream: Stream | None = None
-    value: Any = None
-    _samples: list[Any] | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        values = {node: _value(held) for node, held in self.operands.items()}
-        if self.stream is None:
-            self.value = self._run(values)
-        else:
-            before = self.stream.again()
-            with self.stream:
-                self.value = self._run(values)
-            self.stream = before
-
-    def _run(self, values: dict[fx.Node, Any]) -> Any:
-        if self.stream is not None:
-            values = {node: _strided_as(node, value) for node, value in values.items()}
-        target: Any = whatever_the_strides(self.node.target)  # type: ignore[arg-type]
-        args, kwargs = fx.map_arg((self.node.args, self.node.kwargs), values.__getitem__)
-        return target(*args, **kwargs)
-
-    @property
-    def samples(self) -> list[Any]:
-        if self._samples is None:
-            few = 1 if isinstance(self.value, torch.Tensor) and self.value.numel() >= _MANY else _SAMPLES
-            self._samples = [found for _ in range(few) if (found := self._shaken()) is not None]
-        return self._samples
-
-    def _shaken(self) -> Any:
-        values = {
-            node: self.shaker(held.value, held.scale) if isinstance(held, Whole) else held
-            for node, held in self.operands.items()
-        }
-        try:
-            with self.stream.again() if self.stream is not None else nullcontext():
-                return self._run(values)
-        except RuntimeError:  # an operator may refuse values that are no longer in its domain
-            return None
-
-
-def _strided_as(node: fx.Node, value: Any) -> Any:
-    """A tensor laid out as it was traced: strides decide in which order random numbers fill it."""
-    traced = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or not isinstance(traced, torch.Tensor) or not value.numel():
-        return value
-    strides = filling_strides(traced.shape, traced.stride())
-    return torch.empty_strided(traced.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
-
-
-def _value(held: Any) -> Any:
-    return held.value if isinstance(held, Whole) else held
+__all__ = ["Follower"]
 
 
 class Follower:
@@ -137,17 +46,24 @@ class Follower:
         The ranks to report on.
     seed : int
         Of how operands are shaken.
+
+    Attributes
+    ----------
+    tally : Tally
+        The verdicts.
+    taken : int
+        How many values shards have drawn for themselves.
+    scales : dict of str to torch.Tensor
+        Where ranks hold pieces of a value, the magnitude of these.
     """
 
     def __init__(
         self, expansion: Expansion, graph: fx.Graph, inputs: Sequence[Whole], ranks: Collection[int], seed: int
     ) -> None:
         traced = expansion.traced
-        self.wrong: list[WrongValue] = []
-        self.judged = 0
+        self.tally = Tally()
         self.taken = 0
-        self.steps: set[str] = set()
-        self.largest: Largest | None = None
+        self.scales: dict[str, torch.Tensor] = {}
         self._expansion = expansion
         self._ranks = ranks
         self._shaker = Shaker(seed)
@@ -159,7 +75,7 @@ class Follower:
         self._frees = _last_uses(self._nodes)
         self._held: dict[fx.Node, Any] = {}
         self._moved: dict[tuple[str, str], Whole] = {}
-        self._made: dict[fx.Node, _Made] = {}
+        self._made: dict[fx.Node, Made] = {}
         self._arrived: dict[str, Sequence[Any]] = {}
         self._expected = {
             node.meta["spmd_value"] for node in graph.nodes if "spmd_value" in node.meta and node.op != "placeholder"
@@ -237,12 +153,21 @@ class Follower:
             if self._draws_locally(node):
                 self._held[node] = self._taken(node, expected)
                 return
-            held = Whole(expected) if isinstance(expected, torch.Tensor) else expected
+            held = self._unreported(node, expected) if isinstance(expected, torch.Tensor) else expected
             layout = self._expansion.layouts.get(node.name)
             if node.name in self._arrived and isinstance(expected, torch.Tensor) and layout is not None:
                 verdict = self._judge_made(node, layout, expected, samples)
                 held = _usable(verdict) or held
             self._held[node] = held
+
+    def _unreported(self, node: fx.Node, expected: torch.Tensor) -> Whole:
+        """What no rank says to hold: a view of what was reduced is as inexact as that."""
+        held = self._held.get(node.all_input_nodes[0]) if len(node.all_input_nodes) == 1 else None
+        if not isinstance(held, Whole) or held.scale is None or not may_alias(node.target):
+            return Whole(expected)
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda _: held.scale)
+        view: Any = whatever_the_strides(node.target)  # type: ignore[arg-type]
+        return Whole(expected, view(*args, **kwargs))
 
     def _draws_locally(self, node: fx.Node) -> bool:
         step = self._steps.get(_producer(node).name)
@@ -269,7 +194,7 @@ class Follower:
             return made.value[index], lambda: [sample[index] for sample in made.samples]
         operands = {read: self._moved.pop((node.name, read.name), self._held[read]) for read in node.all_input_nodes}
         draws = is_operator(node.target) and is_random(node.target)
-        made = _Made(node, operands, self._shaker, self._stream if draws else None)
+        made = Made(node, operands, self._shaker, self._stream if draws else None)
         if isinstance(made.value, (tuple, list)):
             self._made[node] = made
         return made.value, lambda: made.samples
@@ -284,7 +209,9 @@ class Follower:
             self._ranks,
             lambda scale: noise_of(expected, samples(), scale),
         )
-        self._record(_producer(node).name, node.name, layout, verdict)
+        if verdict.whole is not None and verdict.whole.scale is not None:
+            self.scales[node.name] = verdict.whole.scale
+        self.tally.add(_producer(node).name, node.name, layout, verdict)
         return verdict
 
     def _judge_resolved(self, name: str, tensors: Sequence[Any]) -> None:
@@ -294,7 +221,7 @@ class Follower:
     def returned(self) -> list[Any]:
         """What the traced program returns, of the operands as the ranks hold them."""
         values: Any = self._nodes[-1].args[0]
-        return [_value(self._held.get(each)) if isinstance(each, fx.Node) else each for each in values]
+        return [value_of(self._held.get(each)) if isinstance(each, fx.Node) else each for each in values]
 
     def _judge(self, step: str, value: str, layout: Layout, whole: Whole, tensors: Sequence[Any]) -> Verdict:
         """Judge what is only moved about, or reduced."""
@@ -304,18 +231,8 @@ class Follower:
             return noise_of(whole.value, (), torch.stack(scales).sum(0) if scales else None)
 
         verdict = judge(whole.value, layout, tensors, self._ranks, noise)
-        self._record(step, value, layout, verdict)
+        self.tally.add(step, value, layout, verdict)
         return verdict
-
-    def _record(self, step: str, value: str, layout: Layout, verdict: Verdict) -> None:
-        self.judged += 1
-        self.steps.add(step)
-        allowed = tolerance(layout.dtype)
-        if verdict.fault is not None:
-            self.wrong.append(WrongValue(step, value, layout, verdict.fault))
-        found = Largest(value, verdict.max_scaled_error, allowed)
-        if self.largest is None or found.share > self.largest.share:
-            self.largest = found
 
 
 def _usable(verdict: Verdict) -> Whole | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import fx
 
-from spmd_lab.prove.algebra import DIVIDED, WHOLE, Finding, State, in_words, leads_to, same_places, state_of, transition
+from spmd_lab.prove.algebra import DIVIDED, WHOLE, Finding, State, in_words, leads_to, serves_as, state_of, transition
 from spmd_lab.prove.collectives import is_collective, request_of
 from spmd_lab.prove.names import Names
 from spmd_lab.prove.one_rank import operand_ends
@@ -43,7 +43,7 @@ class _Followed(NamedTuple):
         That of another name, which hides behind it, may have another shape: of that only the state is known.
         """
         known = self.origin == name and self.layout is not None
-        return (not known or same_places(self.layout, wanted)) and leads_to(self.state, state_of(wanted))
+        return (not known or serves_as(self.layout, wanted)) and leads_to(self.state, state_of(wanted))
 
 
 def check_graph(expansion: Expansion, graph: fx.Graph) -> Iterator[Finding]:

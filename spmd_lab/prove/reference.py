@@ -14,7 +14,7 @@ from spmd_lab.local_graph import whatever_the_strides
 from spmd_lab.prove.tolerance import Shaker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from spmd_lab.prove.pieces import Whole
     from spmd_lab.trace.values import TracedGraph
@@ -56,7 +56,9 @@ def memory_filled() -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
 
 
-def shaken_outputs(traced: TracedGraph, inputs: Sequence[Whole], seed: int, sample: int) -> tuple[Any, ...]:
+def shaken_outputs(
+    traced: TracedGraph, inputs: Sequence[Whole], scales: Mapping[str, torch.Tensor], seed: int, sample: int
+) -> tuple[Any, ...]:
     """The outputs of the traced program when every value on its way is changed by a few units in its last place.
 
     Parameters
@@ -65,6 +67,8 @@ def shaken_outputs(traced: TracedGraph, inputs: Sequence[Whole], seed: int, samp
         The program of one device.
     inputs : sequence of Whole
         Its inputs, with the magnitude of what they were reduced from.
+    scales : mapping of str to torch.Tensor
+        The values that ranks hold as pieces, with the magnitude of these: they are rounded in units of it.
     seed : int
         Of what the program draws.
     sample : int
@@ -73,7 +77,7 @@ def shaken_outputs(traced: TracedGraph, inputs: Sequence[Whole], seed: int, samp
     shaker = Shaker(seed + sample)
     shaken = [shaker(each.value, each.scale) for each in inputs]
     torch.manual_seed(seed)
-    return _Shaking(traced.graph_module, shaker).run(*shaken)  # type: ignore[no-any-return]
+    return _Shaking(traced.graph_module, shaker, scales).run(*shaken)  # type: ignore[no-any-return]
 
 
 _CHOOSES = frozenset(
@@ -86,21 +90,29 @@ _CHOOSES = frozenset(
 class _Shaking(fx.Interpreter):
     """Runs a graph, shaking what each operator makes; what is shaken already, as views are, stays as it is."""
 
-    def __init__(self, module: fx.GraphModule, shaker: Shaker) -> None:
+    def __init__(self, module: fx.GraphModule, shaker: Shaker, scales: Mapping[str, torch.Tensor]) -> None:
         super().__init__(module)
         self.shaker = shaker
+        self.scales = scales
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one operator."""
+        args = self.fetch_args_kwargs_from_env(n)[0]
+        made = super().run_node(n)
+        if n.op != "call_function":
+            return made
+        if n.target is operator.getitem or getattr(n.target, "overloadpacket", None) in _CHOOSES:
+            return self.shaker(made, self.scales[n.name]) if n.name in self.scales else made
+        return self._shaken(made, {_memory(each) for each in args}, self.scales.get(n.name))
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Run one operator."""
-        made = super().call_function(whatever_the_strides(target), args, kwargs)
-        if target is operator.getitem or getattr(target, "overloadpacket", None) in _CHOOSES:
-            return made
-        return self._shaken(made, {_memory(each) for each in args})
+        """Call it, whatever its arguments' strides."""
+        return super().call_function(whatever_the_strides(target), args, kwargs)
 
-    def _shaken(self, made: Any, read: set[int | None]) -> Any:
+    def _shaken(self, made: Any, read: set[int | None], scale: torch.Tensor | None) -> Any:
         if isinstance(made, (tuple, list)):
-            return type(made)(self._shaken(each, read) for each in made)
-        return self.shaker(made) if isinstance(made, torch.Tensor) and _memory(made) not in read else made
+            return type(made)(self._shaken(each, read, None) for each in made)
+        return self.shaker(made, scale) if isinstance(made, torch.Tensor) and _memory(made) not in read else made
 
 
 def _memory(value: object) -> int | None:

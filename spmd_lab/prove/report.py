@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from spmd_lab.expand import Step
     from spmd_lab.layout import Layout
     from spmd_lab.mesh import Mesh
-    from spmd_lab.prove.follow import Largest
+    from spmd_lab.prove.tally import Largest
 
 __all__ = ["Divergence", "OutputError", "VerifyReport"]
 

@@ -101,17 +101,16 @@ def verify(
         except SimulationError as error:
             stopped = error
         divergences = _ordered(expansion, _found(program, follower, stopped, chosen))
-        followed = follower.returned() if follower.taken else None
-        outputs = _judged_outputs(expansion, wholes, results, chosen, seed, bool(divergences), followed)
+        outputs = _judged_outputs(expansion, wholes, results, follower, chosen, seed, bool(divergences))
     return VerifyReport(
         ok=not divergences and all(output.ok for output in outputs),
         mesh=mesh,
         ranks=chosen,
         outputs=outputs,
         divergences=divergences,
-        steps_checked=len(follower.steps),
-        values_checked=follower.judged,
-        largest=follower.largest,
+        steps_checked=len(follower.tally.steps),
+        values_checked=follower.tally.judged,
+        largest=follower.tally.largest,
         seed=seed,
         draws_taken=follower.taken,
     )
@@ -160,7 +159,7 @@ def _found(
                 wrong.layout,
             ),
         )
-        for wrong in follower.wrong
+        for wrong in follower.tally.wrong
     ]
     if stopped is not None:
         step = str(stopped.step)
@@ -194,10 +193,10 @@ def _judged_outputs(
     expansion: Expansion,
     inputs: Sequence[Whole],
     results: Sequence[tuple[Any, ...]],
+    follower: Follower,
     ranks: Sequence[int],
     seed: int,
     known_wrong: bool,
-    followed: Sequence[Any] | None,
 ) -> tuple[OutputError, ...]:
     """Outputs and gradients against eager PyTorch; where they are the only thing that differs, look at noise longer.
 
@@ -207,11 +206,12 @@ def _judged_outputs(
     described = list(zip(traced.outputs, expansion.output_layouts, strict=True))
     if not results:
         return tuple(_unknown(output, layout) for output, layout in described)
-    expected = followed if followed is not None else eager_outputs(traced, [each.value for each in inputs], seed)
+    values = [each.value for each in inputs]
+    expected = follower.returned() if follower.taken else eager_outputs(traced, values, seed)
     columns = list(zip(*results, strict=True))
     samples: list[tuple[Any, ...]] = []
     while True:
-        samples.append(shaken_outputs(traced, inputs, seed, len(samples)))
+        samples.append(shaken_outputs(traced, inputs, follower.scales, seed, len(samples)))
         judged = tuple(
             _judged_output(output, layout, wanted, column, [sample[position] for sample in samples], ranks)
             for position, ((output, layout), wanted, column) in enumerate(

@@ -152,3 +152,13 @@ def test_numbers_that_stand_for_infinity_do_not_hide_the_others() -> None:
     wrong = whole.clone()
     wrong[1] += 0.5
     assert float(scaled_error(wrong, whole, noise)[1]) > tolerance(torch.float32)
+
+
+def test_pieces_that_cancel_are_shaken_in_units_of_their_size() -> None:
+    """Zero as the sum of large pieces is not known to the last place of zero; zero that is no sum is."""
+    zeros, scale = torch.zeros(100), torch.full((100,), 8.0)
+    assert torch.equal(Shaker(0)(zeros), zeros)
+    moved = Shaker(0)(zeros, scale).abs()
+    assert bool((moved > 0).all())
+    assert float(moved.max()) <= 8 * 6 * torch.finfo(torch.float32).eps
+    assert torch.equal(Shaker(0)(zeros, torch.zeros(100)), zeros)
