@@ -72,9 +72,7 @@ def bucket(graph_module: fx.GraphModule, expansion: Expansion, rank: int) -> Non
     graph = graph_module.graph
     buckets = _buckets(graph)
     nodes = [member.node for members in buckets for member in members]
-    forget_redistributions(
-        graph, {(each.meta["spmd_step"], each.meta["spmd_operand"]) for each in nodes if "spmd_operand" in each.meta}
-    )
+    forget_redistributions(graph, {(each.meta["spmd_step"], each.meta["spmd_operand"]) for each in nodes})
     for members in buckets:
         _join(graph, members, expansion.mesh, rank)
 
@@ -101,9 +99,9 @@ def _buckets(graph: fx.Graph) -> list[list[_Member]]:
 
 
 def _member(node: fx.Node) -> _Member | None:
-    """A small all_reduce of a value whose layout is known, and that one node waits for."""
+    """A small all_reduce that belongs to a redistribution, and that one node waits for."""
     record = node.meta.get("spmd_collective")
-    if node.target is not _ALL_REDUCE or record is None or len(node.users) != 1:
+    if node.target is not _ALL_REDUCE or record is None or "spmd_operand" not in node.meta or len(node.users) != 1:
         return None
     member = _Member(node, next(iter(node.users)), record.have)
     return member if member.largest_bytes <= _SMALL else None

@@ -67,8 +67,8 @@ def _skip_shape(node: fx.Node) -> None:
 
 
 def _is_alone(node: fx.Node, expansion: Expansion) -> bool:
-    """Whether a node communicates over an axis of one rank; an all-to-all of it is none, either."""
-    return is_collective(node) and expansion.mesh.axis_size(str(node.args[-1])) == 1
+    """Whether a node of a redistribution communicates over an axis of one rank."""
+    return "spmd_operand" in node.meta and is_collective(node) and expansion.mesh.axis_size(str(node.args[-1])) == 1
 
 
 def _source(node: fx.Node, *_: object) -> fx.Node:

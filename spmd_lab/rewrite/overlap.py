@@ -66,8 +66,7 @@ def _scheduled(nodes: list[fx.Node], early: set[fx.Node], late: set[fx.Node]) ->
         if node in placed:
             return
         for read in node.all_input_nodes:
-            if read in late:
-                put(read)
+            put(read)  # what was waiting for somebody to read it, and what was waiting for that
         placed[node] = None
         for user in sorted(node.users, key=position.__getitem__):
             missing[user] -= 1

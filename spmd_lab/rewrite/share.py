@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from spmd_lab.binding import is_collective
 from spmd_lab.rewrite.added import forget_redistributions
 from spmd_lab.torch_internals.mutation import is_mutating
 from spmd_lab.torch_internals.operators import is_operator, is_random
@@ -39,6 +40,8 @@ def share(graph_module: fx.GraphModule, expansion: Expansion, rank: int) -> None
     a collective that is no larger than what would have been kept in its place: the sum of a residual stream is, a
     gathered parameter is not.
 
+    What a step sends in its own local program, and not to redistribute an operand, it goes on to send: it is announced.
+
     Examples
     --------
     >>> import torch, spmd_lab as sl
@@ -53,18 +56,21 @@ def share(graph_module: fx.GraphModule, expansion: Expansion, rank: int) -> None
     """
     numbers: dict[fx.Node, int] = {}
     known: dict[Hashable, list[fx.Node]] = {}
-    broken: set[tuple[str, int]] = set()
-    for node in list(graph_module.graph.nodes):
+    replaced: list[fx.Node] = []
+    sending = {node.meta.get("spmd_step") for node in graph_module.graph.nodes if _is_own_collective(node)}
+    for node in graph_module.graph.nodes:
         key = _key_of(node, numbers)
         equals = known.setdefault(key, [])
         numbers[node] = numbers[equals[0]] if equals else len(numbers)
-        same = next((each for each in equals if _may_replace(each, node)), None)
+        is_own = "spmd_operand" not in node.meta and node.meta.get("spmd_step") in sending
+        same = None if is_own else next((each for each in equals if _may_replace(each, node)), None)
         if same is None:
             equals.append(node)
         else:
             node.replace_all_uses_with(same)
-            broken |= _erase_unread(graph_module.graph, node)
-    forget_redistributions(graph_module.graph, broken)
+            replaced.append(node)
+    broken = _erase_unread(graph_module.graph, replaced)
+    forget_redistributions(graph_module.graph, broken | _read_halfway(graph_module.graph))
 
 
 def _key_of(node: fx.Node, numbers: dict[fx.Node, int]) -> Hashable:
@@ -97,14 +103,31 @@ def _may_replace(first: fx.Node, second: fx.Node) -> bool:
     return isinstance(made, fx.Node) and made.target in _NO_LARGER
 
 
-def _erase_unread(graph: fx.Graph, node: fx.Node) -> set[tuple[str, int]]:
-    """Erase a node that nothing reads any more, and what only it has read; say of which redistributions they were."""
-    waiting, broken = {node: None}, set[tuple[str, int]]()
+def _erase_unread(graph: fx.Graph, replaced: list[fx.Node]) -> set[tuple[str, int]]:
+    """Erase nodes that nothing reads any more, and what only they have read; say of which redistributions they were."""
+    waiting, broken = dict.fromkeys(replaced), set[tuple[str, int]]()
     while waiting:
-        each, _ = waiting.popitem()
-        if not each.users and each.op == "call_function":
-            waiting.update(dict.fromkeys(each.all_input_nodes))
-            if "spmd_operand" in each.meta:
-                broken.add((each.meta["spmd_step"], each.meta["spmd_operand"]))
-            graph.erase_node(each)
+        node, _ = waiting.popitem()
+        if not node.users and node.op == "call_function":
+            waiting.update(dict.fromkeys(node.all_input_nodes))
+            if "spmd_operand" in node.meta:
+                broken.add((node.meta["spmd_step"], node.meta["spmd_operand"]))
+            graph.erase_node(node)
     return broken
+
+
+def _is_own_collective(node: fx.Node) -> bool:
+    return is_collective(node) and "spmd_operand" not in node.meta and "spmd_added" not in node.meta
+
+
+def _read_halfway(graph: fx.Graph) -> set[tuple[str, int]]:
+    """The redistributions of which something is read that is on its way."""
+    found = set()
+    for node in graph.nodes:
+        if "spmd_operand" in node.meta and len({_operand_of(user) == _operand_of(node) for user in node.users}) == 2:
+            found.add(_operand_of(node))
+    return found
+
+
+def _operand_of(node: fx.Node) -> tuple[Any, Any]:
+    return node.meta.get("spmd_step"), node.meta.get("spmd_operand")

@@ -13,6 +13,7 @@ from torch import fx, nn
 import spmd_lab as sl
 from spmd_lab.demo import GPT
 from spmd_lab.rewrite import PASSES, bucket
+from tests.models.zoo import ZOO
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 WAIT = c10d.wait_tensor.default
@@ -49,6 +50,14 @@ def test_every_pass_leaves_the_numbers_as_they_were(mesh: str, passes: tuple[str
     program.verify().raise_if_wrong()
     sent = [each.total("sent_bytes_per_rank") for each in (program.collectives, gpt(mesh).collectives)]
     assert sent[0] <= sent[1] + 3 * 4 * len(program.collectives)  # bytes are rounded down once for each collective
+
+
+@pytest.mark.parametrize("passes", [("lean",), ("share",), tuple(PASSES)], ids=" ".join)
+def test_redistributions_in_several_moves_can_be_shared_in_part(passes: tuple[str, ...]) -> None:
+    """A mask of all heads is cut over two axes, for each layer; gradients are summed over one, then gathered."""
+    specimen = ZOO["llama"]()
+    expansion = sl.expand(specimen.trace(), sl.Mesh(dp=2, tp=2), batch="dp", params=specimen.rules)
+    expansion.program.rewrite(*passes).verify().raise_if_wrong()
 
 
 @pytest.mark.parametrize("mesh", MESHES)
