@@ -173,7 +173,8 @@ class _Walk:
     def unmet(self, step: Step) -> Iterator[Finding]:
         """Operands that are read, but never in the state that the operator needs."""
         for operand in step.operands:
-            reads = [read for read in self.reads.get(step.name, []) if operand in self.operands(step, read.origin)]
+            found = [read for read in self.reads.get(step.name, []) if read.origin != _SEVERAL]
+            reads = [read for read in found if operand in self.operands(step, read.origin)]
             if reads and not any(read.fits(operand.name, operand.need) for read in reads):
                 yield self.finding(step.name, operand.name, operand.need, reads[0], "its redistribution is missing")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -32,7 +32,12 @@ __all__ = [
     "quiet_failures",
 ]
 
-DataDependence = Literal["value", "shape"]
+
+class DataDependence(NamedTuple):
+    """What depends on the data of a tensor, and the operator that makes it."""
+
+    kind: Literal["value", "shape"]
+    operator: str
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
@@ -67,9 +72,9 @@ def data_dependence(error: BaseException) -> DataDependence | None:
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         if isinstance(current, DataDependentOutputException):
-            return "value"
+            return DataDependence("value", str(current.func))
         if isinstance(current, DynamicOutputShapeException):
-            return "shape"
+            return DataDependence("shape", str(current.func))
         current = current.__cause__ or current.__context__
     return None
 

@@ -170,19 +170,20 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
             source=source,
             hint=f'torch.library.register_fake("{"::".join(operator.split(".")[:2])}")',
         )
-    kind = data_dependence(error)
-    if kind == "value":
+    depends = data_dependence(error)
+    if depends is not None and depends.kind == "value":
         return TraceError(
             f"{name} needs the value of a tensor to go on, so its program is not one graph",
             source=source,
             hint="torch.where for a branch, a Python number for .item(), "
             "or a custom operator (torch.library) around this part",
         )
-    if kind == "shape":
+    if depends is not None:
         return TraceError(
-            f"{name} makes a tensor whose shape depends on data, so its program is not one graph",
+            f"{name} calls {depends.operator}, the shape of whose output depends on data, so its program is not one "
+            "graph",
             source=source,
-            hint="torch.where(mask, x, 0) instead of x[mask]: a shape that is known beforehand",
+            hint=_known_beforehand(depends.operator),
         )
     construct = construct_behind(error)
     if construct is not None:
@@ -200,6 +201,21 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
         else "run it eagerly on the same arguments first; the cause is chained to this error",
     )
 
+
+def _known_beforehand(operator: str) -> str:
+    """What to write instead of an operator that makes as many elements as it finds."""
+    return next((hint for names, hint in _INSTEAD.items() if any(each in operator for each in names)), _SOME_SIZE)
+
+
+_SOME_SIZE = "a shape that is known beforehand, or a custom operator (torch.library) around this part"
+_INSTEAD = {
+    ("nonzero", "index", "masked_select", "argwhere"): "torch.where(mask, x, 0) instead of x[mask]; topk of a fixed "
+    "number of elements where only some shall go on",
+    ("repeat_interleave",): "output_size=, if every rank knows it",
+    ("unique",): "a table of all values there can be, and scatter_add or torch.isin against it",
+    ("bincount",): "torch.zeros(length).scatter_add(0, x, ones): a length that is known beforehand",
+    ("sparse",): "a dense tensor, and a mask",
+}
 
 _WANT_DATA = ("FunctionalTensor", "FakeTensor", ".numpy()", "data pointer")
 """What torch's errors mention where a program reads the data of a traced tensor."""

@@ -64,9 +64,9 @@ VALUE = (
     "around this part"
 )
 SHAPE = (
-    "{name} makes a tensor whose shape depends on data, so its program is not one graph\n"
+    "{name} calls aten.nonzero.default, the shape of whose output depends on data, so its program is not one graph\n"
     "  line: test_refusals.py:{line}: {code}\n"
-    "  try: torch.where(mask, x, 0) instead of x[mask]: a shape that is known beforehand"
+    "  try: torch.where(mask, x, 0) instead of x[mask]; topk of a fixed number of elements where only some shall go on"
 )
 SEED = (
     "{name} sets a seed while it runs: that would vanish from its graph\n"
