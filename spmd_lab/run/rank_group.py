@@ -22,16 +22,19 @@ from spmd_lab.errors import RankError
 from spmd_lab.run import rank_process
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from multiprocessing.connection import Connection
 
-__all__ = ["RankGroup", "raise_failure"]
+__all__ = ["Answer", "RankDiedError", "RankGroup", "raise_failure"]
+
+Answer = tuple[bool, Any, str]
+"""Whether a rank succeeded, what it gave or how it failed, and what it printed."""
 
 _STARTING, _GRACE, _INTERRUPTED = 180.0, 3.0, 3.0
 """Seconds: for processes to start; for the others to answer once a rank has failed; once the kernel is interrupted."""
 
 
-def raise_failure(answers: Mapping[int, tuple[bool, Any, str]]) -> None:
+def raise_failure(answers: Mapping[int, Answer]) -> None:
     """Raise the failure of the first rank that has one.
 
     Raises
@@ -46,6 +49,24 @@ def raise_failure(answers: Mapping[int, tuple[bool, Any, str]]) -> None:
                 node=told["node"],
                 rank=rank,
             )
+
+
+class RankDiedError(RankError):
+    """A process that is gone.
+
+    Attributes
+    ----------
+    place : int
+        The position, from 1, of the node that it was in; 0 where it ran no program.
+    """
+
+    def __init__(self, what: str, rank: int, place: int, node: str | None = None) -> None:
+        super().__init__(what, rank=rank, node=node, hint="see what it wrote above")
+        self.place = place
+
+    def in_node(self, node: str) -> RankDiedError:
+        """The same, with the name of the node."""
+        return RankDiedError(self.what, self.rank, self.place, node)
 
 
 class RankGroup:
@@ -69,11 +90,13 @@ class RankGroup:
             rank_process.ADDRESS: str(listener.address),
             rank_process.KEY: key.hex(),
             rank_process.STORE: str(self._folder / "group"),
+            rank_process.PLACES: str(self._folder / "places"),
             rank_process.DEVICE: device,
             rank_process.PATIENCE: str(patience_s),
             "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         }
+        (self._folder / "places").write_bytes(bytes(8 * size))
         self._log = (self._folder / "log").open("w+")
         self._launcher = subprocess.Popen(
             [
@@ -114,10 +137,16 @@ class RankGroup:
         self._pipes = [arrived[rank][0] for rank in range(size)]
         self._pids = [arrived[rank][1] for rank in range(size)]
 
-    def ask(self, request: bytes) -> list[tuple[bool, Any, str]]:
-        """Send a request to every rank; all answers, in the order of ranks."""
-        answers: dict[int, tuple[bool, Any, str]] = {}
-        for rank, pipe in enumerate(self._pipes):
+    def ask(self, requests: Sequence[bytes]) -> dict[int, Answer]:
+        """Send each rank its request; the answers by rank, those of all unless one has failed.
+
+        Raises
+        ------
+        RankDiedError
+            If one dies.
+        """
+        answers: dict[int, Answer] = {}
+        for rank, (pipe, request) in enumerate(zip(self._pipes, requests, strict=True)):
             try:
                 pipe.send_bytes(request)
             except OSError:
@@ -131,11 +160,9 @@ class RankGroup:
         except KeyboardInterrupt:
             self._interrupt(answers)
             raise
-        if len(answers) < len(self._pipes):
-            raise_failure(answers)
-        return [answers[rank] for rank in range(len(self._pipes))]
+        return answers
 
-    def _collect(self, answers: dict[int, tuple[bool, Any, str]]) -> None:
+    def _collect(self, answers: dict[int, Answer]) -> None:
         waiting = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in answers}
         for pipe in wait(list(waiting), timeout=0.2):
             rank = waiting[pipe]  # type: ignore[index]
@@ -144,7 +171,7 @@ class RankGroup:
             except (EOFError, OSError):
                 raise self._died(rank) from None
 
-    def _interrupt(self, answers: dict[int, tuple[bool, Any, str]]) -> None:
+    def _interrupt(self, answers: dict[int, Answer]) -> None:
         """Pass an interrupt on to the ranks that are still at work."""
         for rank, pid in enumerate(self._pids):
             if rank not in answers:
@@ -158,9 +185,14 @@ class RankGroup:
     def _died(self, rank: int) -> RankError:
         with suppress(subprocess.TimeoutExpired):
             self._launcher.wait(timeout=_GRACE)
-        return RankError(
-            f"rank {rank} died while it was at work:\n{self._tail()}", rank=rank, hint="see what it wrote above"
-        )
+        return RankDiedError(f"rank {rank} died while it was at work:\n{self._tail()}", rank, self._place(rank))
+
+    def _place(self, rank: int) -> int:
+        """The position, from 1, of the node of a program that a rank was in; 0 where it ran none."""
+        with suppress(OSError):
+            places = (self._folder / "places").read_bytes()
+            return int.from_bytes(places[8 * rank : 8 * rank + 8], sys.byteorder)
+        return 0
 
     def _tail(self, lines: int = 30) -> str:
         self._log.seek(0)

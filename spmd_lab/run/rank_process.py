@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import io
+import mmap
 import os
+import shutil
+import struct
 import sys
-import traceback
-from datetime import timedelta
 from multiprocessing.connection import Client
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-import cloudpickle
-import torch
 import torch.distributed as dist
 
-from spmd_lab.run import rank_work
-from spmd_lab.run.rank_work import carried_to_cpu, current_node
+from spmd_lab.run.named_run import tell_places
+from spmd_lab.run.rank_answer import answer, join
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-ADDRESS, KEY, STORE, DEVICE, PATIENCE = (
-    f"SPMD_LAB_RANKS_{name}" for name in ("ADDRESS", "KEY", "STORE", "DEVICE", "PATIENCE")
+ADDRESS, KEY, STORE, PLACES, DEVICE, PATIENCE = (
+    f"SPMD_LAB_RANKS_{name}" for name in ("ADDRESS", "KEY", "STORE", "PLACES", "DEVICE", "PATIENCE")
 )
 """The environment in which ranks start: where the kernel listens, and how they meet one another."""
 
@@ -30,45 +25,18 @@ ADDRESS, KEY, STORE, DEVICE, PATIENCE = (
 def main() -> None:
     """Join the process group, then do what the kernel asks until it hangs up."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    device = os.environ[DEVICE]
     pipe = Client(os.environ[ADDRESS], authkey=bytes.fromhex(os.environ.pop(KEY)))
-    if device == "cuda":
-        torch.cuda.set_device(rank)
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // size))
-    dist.init_process_group(
-        "nccl" if device == "cuda" else "gloo",
-        store=dist.FileStore(os.environ[STORE], size),  # type: ignore[attr-defined]
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=float(os.environ[PATIENCE])),
-    )
+    store = dist.FileStore(os.environ[STORE], size)  # type: ignore[attr-defined]
+    join(rank, size, os.environ[DEVICE], store, float(os.environ[PATIENCE]))
+    with open(os.environ[PLACES], "r+b") as file:
+        places = mmap.mmap(file.fileno(), 8 * size)
+    tell_places(lambda place: struct.pack_into("=q", places, 8 * rank, place))
     pipe.send((rank, os.getpid()))
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            pipe.send_bytes(_answer(pipe.recv_bytes()))
+            pipe.send_bytes(answer(pipe.recv_bytes()))
+    shutil.rmtree(Path(os.environ[PLACES]).parent, ignore_errors=True)  # a kernel that was killed has left it
     os._exit(0)  # a group that waits for ranks that are gone must not keep this process
-
-
-def _answer(request: bytes) -> bytes:
-    """Do one piece of work: whether it succeeded, what it gave or how it failed, and what it printed."""
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed):
-            result = carried_to_cpu(cloudpickle.loads(request)())
-        answer: bytes = cloudpickle.dumps((True, result, printed.getvalue()))
-    except BaseException as error:  # an interrupt too: it ends the work, not the rank
-        told = "".join(traceback.format_exception(error.with_traceback(_user_frames(error))))
-        failure = {"kind": type(error).__name__, "text": str(error), "traceback": told, "node": current_node(error)}
-        answer = cloudpickle.dumps((False, failure, printed.getvalue()))
-    return answer
-
-
-def _user_frames(error: BaseException) -> TracebackType | None:
-    """The traceback from the user's function on."""
-    found = error.__traceback__
-    while found is not None and found.tb_frame.f_code.co_filename in (__file__, rank_work.__file__):
-        found = found.tb_next
-    return found or error.__traceback__
 
 
 if __name__ == "__main__":

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import fx
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from spmd_lab.run.named_run import NamedRun
+from spmd_lab.run.same_program import require_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from torch import fx
+
     from spmd_lab.saving import SavedProgram
 
-__all__ = ["FunctionWork", "ProgramWork", "carried_to_cpu", "current_node"]
-
-_NODE = "_spmd_lab_node"
+__all__ = ["FunctionWork", "ProgramWork", "carried_to_cpu", "prepared", "work_on"]
 
 
 @dataclass(frozen=True)
@@ -36,56 +38,47 @@ class FunctionWork:
 
 @dataclass(frozen=True)
 class ProgramWork:
-    """A run of a program on the shards of whole tensors; ``lines`` gives the user's line of a step."""
+    """A run of a program on one rank's flat inputs; ``lines`` gives the user's line of a step."""
 
     program: SavedProgram
-    values: Sequence[torch.Tensor]
+    flat: Sequence[torch.Tensor]
     lines: Mapping[str, str]
 
     def __call__(self) -> tuple[Any, ...]:
         """Run this rank's graph; its flat local outputs."""
-        rank = dist.get_rank()
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        mesh = _device_mesh(device, self.program.mesh.shape, self.program.mesh.axes)
-        graph = self.program.for_rank(rank, mesh)
-        flat = [
-            value[port.layout.slices(rank)].contiguous().to(device)
-            for port, value in zip(self.program.inputs, self.values, strict=True)
-            if port.layout is not None
-        ]
-        run = _NamedRun(graph, self.lines)
-        return tuple(run.run(*flat))
+        graph, flat = prepared(self.program, self.flat)
+        return tuple(NamedRun(graph, self.lines).run(*flat))
+
+
+def prepared(program: SavedProgram, flat: Sequence[torch.Tensor]) -> tuple[fx.GraphModule, list[torch.Tensor]]:
+    """This rank's graph, bound to the groups of a real mesh, and its inputs on its device.
+
+    Raises
+    ------
+    RankError
+        If another rank has another program.
+    """
+    require_same(program.digest, f"{program.name} on {program.mesh!r}")
+    device = _device or ("cuda" if dist.get_backend() == "nccl" else "cpu")
+    mesh = _device_mesh(device, program.mesh.shape, program.mesh.axes)
+    graph = program.for_rank(dist.get_rank(), mesh)
+    return graph, [value.to(device) for value in flat]
+
+
+_device: str | None = None
+
+
+def work_on(device: str | None) -> None:
+    """Have programs run on "cpu" or "cuda" in this process."""
+    global _device
+    _device = device
+    _device_mesh.cache_clear()
 
 
 @lru_cache(maxsize=16)
 def _device_mesh(device: str, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:
     """One mesh for all programs of these axes: each would bring groups of its own."""
     return init_device_mesh(device, shape, mesh_dim_names=axes)
-
-
-class _NamedRun(fx.Interpreter):
-    """Runs a graph node by node, so that a failure names its node, step and line."""
-
-    def __init__(self, graph: fx.GraphModule, lines: Mapping[str, str]) -> None:
-        super().__init__(graph)
-        self.extra_traceback = False
-        self._lines = lines
-
-    def run_node(self, n: fx.Node) -> Any:
-        try:
-            return super().run_node(n)
-        except BaseException as error:
-            step = n.meta.get("spmd_step", "")
-            line = self._lines.get(step, "")
-            told = f"{n.name}, of step {step}" if step else n.name
-            error.__dict__.setdefault(_NODE, f"{told}, {line}" if line else told)
-            raise
-
-
-def current_node(error: BaseException) -> str | None:
-    """The node in which a run of a program failed."""
-    found: str | None = error.__dict__.get(_NODE)
-    return found
 
 
 def carried_to_cpu(value: Any) -> Any:

@@ -1,40 +1,64 @@
-"""Real ranks on this machine, for a notebook: they stay, and run what a cell sends them."""
+"""Real ranks for a notebook: they stay, and run what a cell sends them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import cloudpickle
 import torch
 
 from spmd_lab.errors import ArgumentError
-from spmd_lab.prove.inputs import global_values
 from spmd_lab.rebuild import Program
-from spmd_lab.run.rank_group import RankGroup, raise_failure
+from spmd_lab.run.program_requests import ProgramRequest
+from spmd_lab.run.rank_group import RankDiedError, RankGroup, raise_failure
 from spmd_lab.run.rank_work import FunctionWork, ProgramWork
+from spmd_lab.run.timed_run import MeasuredWork
 from spmd_lab.saving import SavedProgram
-from spmd_lab.saving.saved import saved_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from spmd_lab.run.rank_group import Answer
+    from spmd_lab.run.timed_run import Measured
 
 __all__ = ["Ranks"]
 
+_ENGINES = ("processes", "ipyparallel")
+
+
+class Group(Protocol):
+    """What answers requests: processes of our own, or the engines of a cluster."""
+
+    def ask(self, requests: Sequence[bytes]) -> dict[int, Answer]:
+        """Send each rank its request; the answers by rank, those of all unless one has failed."""
+
+    def close(self) -> None:
+        """End it."""
+
 
 class Ranks:
-    """Processes of this machine that form a process group, and stay until they are closed.
+    """Processes that form a process group, and stay until they are closed.
 
-    torch's elastic launcher starts them when they are first needed. They meet over the loopback interface and a file
-    that only this user can read. Functions may be defined in a notebook's cells.
+    torch's elastic launcher starts them on this machine when they are first needed. They meet over the loopback
+    interface and a file that only this user can read. Functions may be defined in a notebook's cells.
 
     Parameters
     ----------
     size : int
         How many.
     device : str, optional
-        "cpu" or "cuda". By default "cuda" if there is a GPU for each rank, else "cpu".
-    patience_s : float
-        How long a rank waits for others in a collective.
+        "cpu" or "cuda". By default "cuda" if there is a GPU: one for each rank where there are enough, else ranks share
+        what there is, and gloo carries what they send. `found` says which.
+    patience_s : float, optional
+        How long a rank waits for others in a collective: by default 60, with ``engine="ipyparallel"`` 8, because the
+        engines of a cluster outlive a failed call only once their collectives give up.
+    engine : str
+        "processes" of this machine, or "ipyparallel": the engines of the cluster that ``client`` knows.
+    client : ipyparallel.Client, optional
+        By default ``ipyparallel.Client()``, the cluster of the default profile.
+    address : str, optional
+        Where the engines of a cluster meet: an address of the machine of the first. By default, loopback and a file
+        where all are on one machine, else the address that this machine's name has.
 
     Examples
     --------
@@ -48,21 +72,48 @@ class Ranks:
     [3.0, 3.0]
     """
 
-    def __init__(self, size: int, *, device: str | None = None, patience_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        device: str | None = None,
+        patience_s: float | None = None,
+        engine: Literal["processes", "ipyparallel"] = "processes",
+        client: Any = None,
+        address: str | None = None,
+    ) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ArgumentError(f"{size!r} ranks", argument=f"size={size!r}", hint="a whole number from 1")
+        if engine not in _ENGINES:
+            raise ArgumentError(
+                f"there is no engine {engine!r}", argument=f"engine={engine!r}", hint=" or ".join(map(repr, _ENGINES))
+            )
         gpus = torch.cuda.device_count()
-        if device not in (None, "cpu", "cuda") or (device == "cuda" and gpus < size):
+        if device not in (None, "cpu", "cuda") or (device == "cuda" and not gpus and engine == "processes"):
             raise ArgumentError(
                 f"{size} ranks cannot run on {device!r} here: there are {gpus} GPUs",
                 argument=f"device={device!r}",
-                hint='"cpu", or as many ranks as there are GPUs',
+                hint='"cpu", or leave it out',
             )
         self.size = size
-        self.device = device or ("cuda" if gpus >= size else "cpu")
-        self.patience_s = patience_s
+        self.device = device or ("cuda" if gpus else "cpu")
+        self.engine = engine
+        self.patience_s = patience_s or (60.0 if engine == "processes" else 8.0)
         self.printed: list[str] = [""] * size
-        self._group: RankGroup | None = None
+        self._gpus = gpus
+        self._client, self._address = client, address
+        self._group: Group | None = None
+
+    @property
+    def found(self) -> str:
+        """What the ranks run on, in words."""
+        if self.engine == "ipyparallel":
+            return f"{self.device}, on the engines of a cluster"
+        if self.device == "cpu":
+            return "the CPU (no GPU is here)" if not self._gpus else "the CPU"
+        if self._gpus >= self.size:
+            return "a GPU each"
+        return f"{self._gpus} {'GPU' if self._gpus == 1 else 'GPUs'} that they share"
 
     def run(self, work: Callable[..., Any] | Program | SavedProgram, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a function on every rank, or run a program.
@@ -86,19 +137,58 @@ class Ranks:
         RankError
             If a rank raises or dies: the others are ended, and start anew when they are needed.
         """
-        request = _packed(_work(work, args, kwargs, self.size))
-        self._group = self._group or RankGroup(self.size, self.device, self.patience_s)
+        if isinstance(work, (Program, SavedProgram)):
+            if kwargs:
+                raise ArgumentError("a program takes its inputs by position", argument=", ".join(kwargs))
+            request = ProgramRequest.of(work, args, self.size)
+            return self._run_program(request, ProgramWork)
+        if not callable(work):
+            raise ArgumentError(
+                f"{type(work).__name__} cannot be called", argument="work", hint="a function or a Program"
+            )
+        return self._asked([_packed(FunctionWork(work, args, kwargs))] * self.size)
+
+    def measure(self, request: ProgramRequest, repeats: int, first_ones: int, with_outputs: bool) -> list[Measured]:
+        """Run a program against the clock on every rank: what `profile` and the command line rest on."""
+        return self._run_program(request, MeasuredWork, repeats, first_ones, with_outputs)
+
+    def _run_program(self, request: ProgramRequest, work: Callable[..., Any], *args: Any) -> list[Any]:
+        """Have each rank do something with its graph and its inputs; a rank that dies is told with its node."""
+        requests = [
+            _packed(work(request.program, flat, request.lines, *args)) for flat in request.inputs(range(self.size))
+        ]
         try:
-            answers = self._group.ask(request)
+            return self._asked(requests)
+        except RankDiedError as error:
+            node = request.node_at(error.rank, error.place)
+            if node is None:
+                raise
+            raise error.in_node(node) from None
+
+    def _asked(self, requests: Sequence[bytes]) -> list[Any]:
+        group = self._started()
+        try:
+            answers = group.ask(requests)
         except BaseException:
             self.close()
             raise
-        self.printed = [printed for _, _, printed in answers]
+        if len(answers) < self.size:
+            self.close()
+        self.printed = [answers[rank][2] if rank in answers else "" for rank in range(self.size)]
         for rank, printed in enumerate(self.printed):
             for line in printed.splitlines():
                 print(f"[rank {rank}] {line}")  # noqa: T201 - what ranks print is for the user
-        raise_failure(dict(enumerate(answers)))
-        return [result for _, result, _ in answers]
+        raise_failure(answers)
+        return [answers[rank][1] for rank in range(self.size)]
+
+    def _started(self) -> Group:
+        if self._group is None and self.engine == "ipyparallel":
+            from spmd_lab.run.cluster import ClusterGroup
+
+            self._group = ClusterGroup(self.size, self.device, self.patience_s, self._client, self._address)
+        elif self._group is None:
+            self._group = RankGroup(self.size, self.device, self.patience_s)
+        return self._group
 
     def close(self) -> None:
         """End the processes; they start anew when they are needed."""
@@ -119,33 +209,10 @@ class Ranks:
 
     def __repr__(self) -> str:
         state = "running" if self.is_running else "started when they are needed"
-        return f"<Ranks: {self.size} on {self.device}, {state}>"
+        return f"<Ranks: {self.size} on {self.found}, {state}>"
 
 
-def _work(work: Any, args: tuple[Any, ...], kwargs: dict[str, Any], size: int) -> FunctionWork | ProgramWork:
-    if not isinstance(work, (Program, SavedProgram)):
-        if not callable(work):
-            raise ArgumentError(
-                f"{type(work).__name__} cannot be called", argument="work", hint="a function or a Program"
-            )
-        return FunctionWork(work, args, kwargs)
-    kept = saved_program(work) if isinstance(work, Program) else work
-    if kept.mesh.size != size:
-        raise ArgumentError(
-            f"the program is for {kept.mesh!r}, there are {size} ranks",
-            argument="work",
-            hint=f"Ranks({kept.mesh.size})",
-        )
-    if kwargs:
-        raise ArgumentError("a program takes its inputs by position", argument=", ".join(kwargs))
-    if isinstance(work, SavedProgram):
-        return ProgramWork(kept, _all_given(kept, args), {})
-    traced = work.expansion.traced
-    lines = {step.name: str(step.source) for step in work.expansion.steps if step.source is not None}
-    return ProgramWork(kept, global_values(traced, args or None, seed=0), lines)
-
-
-def _packed(work: FunctionWork | ProgramWork) -> bytes:
+def _packed(work: object) -> bytes:
     try:
         return bytes(cloudpickle.dumps(work))
     except Exception as error:
@@ -154,14 +221,3 @@ def _packed(work: FunctionWork | ProgramWork) -> bytes:
             argument="work",
             hint="make inside the function what belongs to one process: files, locks, process groups, Ranks",
         ) from error
-
-
-def _all_given(kept: SavedProgram, args: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
-    """A saved program holds no parameters: all of its inputs are given."""
-    if len(args) != len(kept.inputs):
-        raise ArgumentError(
-            f"{kept.name} has {len(kept.inputs)} flat inputs, not {len(args)}",
-            argument="args",
-            hint="whole tensors, in order: " + ", ".join(port.name for port in kept.inputs),
-        )
-    return args

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from spmd_lab.rebuild import Program
 
-__all__ = ["Port", "SavedProgram", "load", "save"]
+__all__ = ["Port", "SavedProgram", "digest_of", "load", "save"]
 
 FORMAT = 1
 _MOST_GRAPHS = 512
@@ -80,18 +81,28 @@ class SavedProgram:
         MeshError
             If the mesh has no such rank, or ``device_mesh`` has other axes or sizes.
         """
-        coordinate = self.mesh.coordinate(rank)
-        plain = self.graphs[_place(self.mesh, self.rank_axes, coordinate)]
-        graph_module = graph_from_plain(plain, self.constants, f"{self.name}Program")
+        graph_module = graph_from_plain(self.graph_of(rank), self.constants, f"{self.name}Program")
         if device_mesh is None:
             return graph_module
         check_device_mesh(self.mesh, rank, device_mesh)
         return bound(graph_module, device_mesh)
 
-    @property
+    def graph_of(self, rank: int) -> PlainGraph:
+        """The graph of one rank, as plain data.
+
+        Raises
+        ------
+        MeshError
+            If the mesh has no such rank.
+        """
+        return self.graphs[_place(self.mesh, self.rank_axes, self.mesh.coordinate(rank))]
+
+    @cached_property
     def digest(self) -> str:
         """What tells programs apart: ranks that run together must have the same."""
-        said = [self.name, repr(self.mesh), [str(port.layout) for port in (*self.inputs, *self.outputs)], self.graphs]
+        ports = [(port.name, str(port.layout)) for port in (*self.inputs, *self.outputs)]
+        constants = {name: (str(value.dtype), digest_of(value)) for name, value in self.constants.items()}
+        said = [self.name, repr(self.mesh), ports, self.graphs, constants, self.torch_version]
         return hashlib.sha256(json.dumps(said, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
     def __repr__(self) -> str:
@@ -99,6 +110,18 @@ class SavedProgram:
             f"<SavedProgram {self.name} on {self.mesh!r}: {len(self.inputs)} inputs, {len(self.outputs)} outputs, "
             f"torch {self.torch_version}>"
         )
+
+
+def digest_of(tensor: torch.Tensor) -> str:
+    """What tells the elements of tensors apart.
+
+    Examples
+    --------
+    >>> digest_of(torch.ones(2)) == digest_of(torch.ones(2)), digest_of(torch.ones(2)) == digest_of(torch.zeros(2))
+    (True, False)
+    """
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()[:16]
 
 
 def saved_program(program: Program) -> SavedProgram:

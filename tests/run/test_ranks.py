@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 import spmd_lab as sl
 from spmd_lab.errors import ArgumentError, RankError
+from tests.run import odd_operators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,7 @@ def test_a_function_runs_on_every_rank(ranks: sl.Ranks, capsys: pytest.CaptureFi
     assert not results[0]["total"].requires_grad
     assert capsys.readouterr().out == "[rank 0] mine is 3.0\n[rank 1] mine is 6.0\n"
     assert ranks.printed == ["mine is 3.0\n", "mine is 6.0\n"]
-    assert repr(ranks) == "<Ranks: 2 on cpu, running>"
+    assert repr(ranks) == f"<Ranks: 2 on {ranks.found}, running>"
     assert dict(os.environ) == before
     assert not dist.is_initialized()
 
@@ -73,6 +74,17 @@ def test_what_a_rank_keeps_is_there_in_the_next_call(ranks: sl.Ranks) -> None:
 
     assert ranks.run(keep) == [1, 2]
     assert ranks.run(keep) == [2, 4]
+
+
+def test_work_that_cannot_travel_is_refused(ranks: sl.Ranks) -> None:
+    lock = threading.Lock()
+    with pytest.raises(ArgumentError, match="the work cannot be sent to other processes: TypeError") as caught:
+        ranks.run(lambda: lock.locked())
+    assert "make inside the function what belongs to one process" in str(caught.value)
+
+
+def test_functions_may_use_the_package(ranks: sl.Ranks) -> None:
+    assert ranks.run(lambda: sl.Mesh(dp=2).size) == [2, 2]
 
 
 class Head(nn.Module):
@@ -147,18 +159,18 @@ def test_a_rank_that_raises_ends_the_call(ranks: sl.Ranks) -> None:
     assert not ranks.is_running
 
 
-def test_a_rank_that_dies_ends_the_call(ranks: sl.Ranks) -> None:
-    def vanish() -> None:
-        if dist.get_rank() == 1:
-            os._exit(7)
-        dist.barrier()
-
-    assert ranks.run(dist.get_rank) == [0, 1]
+def test_a_rank_that_dies_ends_the_call_with_its_node(ranks: sl.Ranks) -> None:
+    ranks.run(odd_operators.define)
+    with odd_operators.rule_of(odd_operators.vanish):
+        program = odd_operators.program_of(odd_operators.vanish)
+    assert [each[0].item() for each in ranks.run(program, torch.ones(4))] == [4.0, 4.0]
     start = time.monotonic()
     with pytest.raises(RankError, match="rank 1 died while it was at work") as caught:
-        ranks.run(vanish)
+        ranks.run(program, torch.tensor([1.0, 1.0, 1.0, -1.0]))
     assert time.monotonic() - start < 10
     assert "exitcode  : 7" in str(caught.value)
+    assert "node: vanish, of step vanish, odd_operators.py:" in str(caught.value)
+    assert "op(x * 1.0).sum()" in str(caught.value)
     assert processes() == []
 
 
@@ -198,14 +210,3 @@ def test_work_that_does_not_fit_is_refused_before_anything_starts() -> None:
     with pytest.raises(ArgumentError, match="int cannot be called"):
         ranks.run(3)  # type: ignore[arg-type]
     assert not ranks.is_running
-
-
-def test_work_that_cannot_travel_is_refused(ranks: sl.Ranks) -> None:
-    lock = threading.Lock()
-    with pytest.raises(ArgumentError, match="the work cannot be sent to other processes: TypeError") as caught:
-        ranks.run(lambda: lock.locked())
-    assert "make inside the function what belongs to one process" in str(caught.value)
-
-
-def test_functions_may_use_the_package(ranks: sl.Ranks) -> None:
-    assert ranks.run(lambda: sl.Mesh(dp=2).size) == [2, 2]

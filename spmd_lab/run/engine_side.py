@@ -1,0 +1,101 @@
+"""What an engine of a cluster does to be a rank: meet, enter and leave a process group."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from spmd_lab.errors import ArgumentError
+from spmd_lab.run import rank_work
+from spmd_lab.run.rank_answer import join
+
+__all__ = ["Place", "enter", "leave", "machine", "meet"]
+
+Place = tuple[str, int]
+"""Where ranks meet: an address and a port, or a file and 0."""
+
+_ours: list[object] = []
+"""What this engine holds for its group: the store of the first rank, the folder."""
+
+
+def machine() -> str:
+    """The name of the machine."""
+    return socket.gethostname()
+
+
+def meet(on_one_machine: bool, address: str | None, size: int, patience_s: float) -> Place:
+    """Open the place where ranks meet, on the first of them: bound to one address, or a file of this user's."""
+    leave()
+    if on_one_machine and address is None:
+        folder = Path(tempfile.mkdtemp(prefix="spmd_lab_cluster_"))
+        _ours.append(folder)
+        return str(folder / "group"), 0
+    host = address or socket.gethostbyname(socket.gethostname())
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listening.bind((host, 0))
+    listening.listen(size)
+    port = listening.getsockname()[1]
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        host,
+        port,
+        size,
+        is_master=True,
+        timeout=timedelta(seconds=patience_s),
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
+    )
+    _ours.append(store)
+    return host, port
+
+
+def enter(rank: int, size: int, device: str, place: Place, patience_s: float) -> None:
+    """Join the process group; one that the user has is left alone.
+
+    Raises
+    ------
+    ArgumentError
+        If this process has a process group already.
+    """
+    if rank:
+        leave()
+    if dist.is_initialized():
+        raise ArgumentError(
+            "this engine has a process group of its own", argument="engine", hint="destroy_process_group() there first"
+        )
+    where, port = place
+    store: Any
+    if port and _ours:
+        store = _ours[0]
+    elif port:
+        store = dist.TCPStore(where, port, size, is_master=False, timeout=timedelta(seconds=patience_s))  # type: ignore[attr-defined]
+    else:
+        store = dist.FileStore(where, size)  # type: ignore[attr-defined]
+    loopback = "GLOO_SOCKET_IFNAME" not in os.environ and (not port or where in ("127.0.0.1", "localhost", "::1"))
+    if loopback:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    try:
+        join(rank, size, device, store, patience_s)
+        _ours.append(store)
+    finally:
+        if loopback:
+            del os.environ["GLOO_SOCKET_IFNAME"]
+
+
+def leave() -> None:
+    """Leave the group that `enter` joined, if there is one, and remove what it was met by."""
+    if not _ours:
+        return
+    folders = [each for each in _ours if isinstance(each, Path)]
+    _ours.clear()
+    rank_work.work_on(None)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
