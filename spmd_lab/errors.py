@@ -183,11 +183,16 @@ class RankError(SpmdLabError):
     ----------
     rank : int
         The first one.
+    step : str or None
+        The step of a program in which it raised.
     """
 
-    def __init__(self, what: str, *, rank: int = 0, node: str | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self, what: str, *, rank: int = 0, node: str | None = None, hint: str | None = None, step: str | None = None
+    ) -> None:
         super().__init__(what, node=node, hint=hint)
         self.rank = rank
+        self.step = step
 
 
 class SavingError(SpmdLabError):

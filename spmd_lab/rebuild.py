@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spmd_lab.explain import CollectiveTable
     from spmd_lab.layout import Layout
     from spmd_lab.prove import VerifyReport
+    from spmd_lab.run.ranks import Ranks
 
 __all__ = ["Program", "rebuild"]
 
@@ -117,7 +118,7 @@ class Program:
         self,
         inputs: Mapping[str, torch.Tensor] | Sequence[torch.Tensor] | None = None,
         seed: int = 0,
-        ranks: Iterable[int] | None = None,
+        ranks: Iterable[int] | Ranks | None = None,
     ) -> VerifyReport:
         """Prove the program equal to the single-device run; see `spmd_lab.prove.verify`."""
         from spmd_lab.prove import verify

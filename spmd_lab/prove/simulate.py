@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spmd_lab.mesh import Mesh
     from spmd_lab.prove.one_rank import Report
 
-__all__ = ["Observer", "simulate"]
+__all__ = ["Observer", "Reports", "simulate"]
 
 
 class Observer(Protocol):
@@ -66,7 +66,7 @@ def simulate(
         Run(rank, plans[id(graph)], [each.clone() for each in given] if private else given)
         for rank, (graph, given) in enumerate(zip(graphs, inputs, strict=True))
     ]
-    reports = _Reports(len(runs), observer)
+    reports = Reports(len(runs), observer)
     while not all(run.finished for run in runs):
         moved = [_advance(run, reports) for run in runs]
         met = _meet(runs, mesh, private)
@@ -76,7 +76,7 @@ def simulate(
     return [run.outputs for run in runs]
 
 
-class _Reports:
+class Reports:
     """Gathers what ranks report, and passes it on once all of them have."""
 
     def __init__(self, ranks: int, observer: Observer) -> None:
@@ -86,6 +86,7 @@ class _Reports:
         self._times: list[Counter[tuple[object, ...]]] = [Counter() for _ in range(ranks)]
 
     def add(self, rank: int, report: Report) -> None:
+        """Take what one rank reports."""
         self._times[rank][report.key] += 1
         key = (*report.key, self._times[rank][report.key])
         found = self._gathered.setdefault(key, {})
@@ -111,7 +112,7 @@ class _Reports:
             )
 
 
-def _advance(run: Run, reports: _Reports) -> bool:
+def _advance(run: Run, reports: Reports) -> bool:
     """Let a rank go on to its next report, unless it waits or has finished."""
     if run.finished or run.waiting is not None:
         return False

@@ -8,6 +8,7 @@ import torch
 
 from spmd_lab.errors import ArgumentError, MeshError
 from spmd_lab.prove.claims import check_steps
+from spmd_lab.prove.elsewhere import Elsewhere, replay
 from spmd_lab.prove.follow import Follower
 from spmd_lab.prove.inputs import global_values
 from spmd_lab.prove.judge import judge
@@ -40,7 +41,7 @@ def verify(
     program: Program,
     inputs: Mapping[str, torch.Tensor] | Sequence[torch.Tensor | None] | None = None,
     seed: int = 0,
-    ranks: Iterable[int] | None = None,
+    ranks: Iterable[int] | Elsewhere | None = None,
 ) -> VerifyReport:
     """Run the program of every rank, with its collectives, in this process; compare it with one device.
 
@@ -57,8 +58,9 @@ def verify(
         and the present values of parameters; drawn ones where those are fake.
     seed : int
         Of everything that is drawn: tangents, pieces of pending inputs, values instead of fake ones.
-    ranks : iterable of int, optional
-        The ranks to report on; all of them run.
+    ranks : iterable of int or Ranks, optional
+        The ranks to report on; all of them run. With a `spmd_lab.Ranks`, real ranks run, with real collectives, and
+        what they hold is judged in the same way.
 
     Returns
     -------
@@ -96,7 +98,12 @@ def verify(
         stopped: SimulationError | None = None
         results: list[tuple[Any, ...]] = []
         try:
-            results = simulate(graphs, mesh, [[each[rank] for each in held] for rank in range(mesh.size)], follower)
+            given = [[each[rank] for each in held] for rank in range(mesh.size)]
+            if isinstance(ranks, Elsewhere):
+                told, results = ranks.observe(program, given, seed)
+                replay(told, follower)
+            else:
+                results = simulate(graphs, mesh, given, follower)
             follower.finish({each.graph for each in graphs}, results)
         except SimulationError as error:
             stopped = error
@@ -116,7 +123,9 @@ def verify(
     )
 
 
-def _chosen_ranks(mesh: Mesh, ranks: Iterable[int] | None) -> tuple[int, ...]:
+def _chosen_ranks(mesh: Mesh, ranks: Iterable[int] | Elsewhere | None) -> tuple[int, ...]:
+    if isinstance(ranks, Elsewhere):
+        return tuple(range(mesh.size))
     if ranks is None:
         if mesh.size > _MOST_RANKS:
             raise ArgumentError(

@@ -182,7 +182,7 @@ def _on_this_rank(request: ProgramRequest, launch: Launch, device: str, timeout_
             raise RankError(
                 f"rank {launch.rank} cannot go on: {type(error).__name__}: {str(error).strip()}",
                 rank=launch.rank,
-                node=current_node(error),
+                node=current_node(error)[0],
                 hint="has another rank failed, or is it late? See what the others wrote, or give a longer --timeout",
             ) from error
         return gathered

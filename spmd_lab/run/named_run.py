@@ -58,11 +58,12 @@ class NamedRun(fx.Interpreter):
         try:
             return super().run_node(n)
         except BaseException as error:
-            error.__dict__.setdefault(_NODE, node_told(n.name, n.meta.get("spmd_step", ""), self._lines))
+            step = n.meta.get("spmd_step", "")
+            error.__dict__.setdefault(_NODE, (node_told(n.name, step, self._lines), step or None))
             raise
 
 
-def current_node(error: BaseException) -> str | None:
-    """The node in which a run of a program failed."""
-    found: str | None = error.__dict__.get(_NODE)
+def current_node(error: BaseException) -> tuple[str | None, str | None]:
+    """The node in which a run of a program failed, in words, and its step."""
+    found: tuple[str | None, str | None] = error.__dict__.get(_NODE, (None, None))
     return found

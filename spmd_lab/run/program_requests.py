@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from spmd_lab.saving import SavedProgram
 
-__all__ = ["ProgramRequest", "all_given"]
+__all__ = ["ProgramRequest", "all_given", "check_size", "lines_of"]
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,10 @@ class ProgramRequest:
             If it is for another number of ranks, or the arguments are not its inputs.
         """
         kept = saved_program(work) if isinstance(work, Program) else work
-        if kept.mesh.size != size:
-            raise ArgumentError(
-                f"the program is for {kept.mesh!r}, there are {size} ranks",
-                argument="work",
-                hint=f"Ranks({kept.mesh.size})",
-            )
+        check_size(kept, size)
         if not isinstance(work, Program):
             return cls(kept, all_given(kept, args), {})
-        expansion = work.expansion
-        lines = {step.name: str(step.source) for step in expansion.steps if step.source is not None}
-        return cls(kept, global_values(expansion.traced, args or None, seed=0), lines)
+        return cls(kept, global_values(work.expansion.traced, args or None, seed=0), lines_of(work))
 
     def inputs(self, ranks: Iterable[int]) -> list[list[torch.Tensor]]:
         """The flat local inputs of each of these ranks, on the CPU."""
@@ -86,6 +79,27 @@ class ProgramRequest:
         if not 0 < place <= len(nodes):
             return None
         return node_told(nodes[place - 1]["name"], nodes[place - 1]["step"], self.lines)
+
+
+def check_size(kept: SavedProgram, size: int) -> None:
+    """Refuse a program for another number of ranks.
+
+    Raises
+    ------
+    ArgumentError
+        If it is.
+    """
+    if kept.mesh.size != size:
+        raise ArgumentError(
+            f"the program is for {kept.mesh!r}, there are {size} ranks",
+            argument="work",
+            hint=f"Ranks({kept.mesh.size})",
+        )
+
+
+def lines_of(program: Program) -> dict[str, str]:
+    """The user's line of each step that has one."""
+    return {step.name: str(step.source) for step in program.expansion.steps if step.source is not None}
 
 
 def all_given(kept: SavedProgram, args: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

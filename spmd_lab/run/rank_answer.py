@@ -62,7 +62,8 @@ def answer(request: bytes) -> bytes:
         told: bytes = cloudpickle.dumps((True, result, printed.getvalue()))
     except BaseException as error:  # an interrupt too: it ends the work, not the rank
         lines = "".join(traceback.format_exception(error.with_traceback(_user_frames(error))))
-        failure = {"kind": type(error).__name__, "text": str(error), "traceback": lines, "node": current_node(error)}
+        node, step = current_node(error)
+        failure = {"kind": type(error).__name__, "text": str(error), "traceback": lines, "node": node, "step": step}
         told = cloudpickle.dumps((False, failure, printed.getvalue()))
     return told
 

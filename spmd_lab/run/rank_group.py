@@ -48,6 +48,7 @@ def raise_failure(answers: Mapping[int, Answer]) -> None:
                 f"rank {rank} raised {told['kind']}: {told['text']}\n{told['traceback'].rstrip()}",
                 node=told["node"],
                 rank=rank,
+                step=told["step"],
             )
 
 

@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import cloudpickle
 import torch
 
-from spmd_lab.errors import ArgumentError
+from spmd_lab.errors import ArgumentError, RankError
+from spmd_lab.prove.one_rank import SimulationError
 from spmd_lab.rebuild import Program
-from spmd_lab.run.program_requests import ProgramRequest
+from spmd_lab.run.observed_run import ObservedWork, watches_of
+from spmd_lab.run.program_requests import ProgramRequest, check_size, lines_of
 from spmd_lab.run.rank_group import RankDiedError, RankGroup, raise_failure
 from spmd_lab.run.rank_work import FunctionWork, ProgramWork
 from spmd_lab.run.timed_run import MeasuredWork
 from spmd_lab.saving import SavedProgram
+from spmd_lab.saving.saved import saved_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from spmd_lab.prove.one_rank import Report
     from spmd_lab.run.rank_group import Answer
     from spmd_lab.run.timed_run import Measured
 
@@ -151,6 +155,31 @@ class Ranks:
     def measure(self, request: ProgramRequest, repeats: int, first_ones: int, with_outputs: bool) -> list[Measured]:
         """Run a program against the clock on every rank: what `profile` and the command line rest on."""
         return self._run_program(request, MeasuredWork, repeats, first_ones, with_outputs)
+
+    def observe(
+        self, program: Program, inputs: Sequence[Sequence[torch.Tensor]], seed: int
+    ) -> tuple[list[Sequence[Report]], list[tuple[Any, ...]]]:
+        """Run a program on the flat inputs of each rank: what each holds on its way, and what it returns.
+
+        This is what ``program.verify(ranks=ranks)`` rests on.
+
+        Raises
+        ------
+        SimulationError
+            If a rank cannot run a step.
+        """
+        kept = saved_program(program)
+        check_size(kept, self.size)
+        lines = lines_of(program)
+        watches = [watches_of(program.for_rank(rank)) for rank in range(self.size if program.rank_axes else 1)]
+        work = [_packed(ObservedWork(kept, flat, lines, watches, seed)) for flat in inputs]
+        try:
+            answers = self._asked(work)
+        except RankError as error:
+            if error.step is None:
+                raise
+            raise SimulationError(error.what.splitlines()[0], error.step, error.rank, error.hint) from error
+        return [told for told, _ in answers], [outputs for _, outputs in answers]
 
     def _run_program(self, request: ProgramRequest, work: Callable[..., Any], *args: Any) -> list[Any]:
         """Have each rank do something with its graph and its inputs; a rank that dies is told with its node."""
