@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from spmd_lab.mesh import Mesh
     from spmd_lab.prove import VerifyReport
     from spmd_lab.rebuild import Program
+    from spmd_lab.show.card import Card
     from spmd_lab.trace.values import Source, TracedGraph
 
 __all__ = ["Expansion"]
@@ -212,6 +213,18 @@ class Expansion:
         from spmd_lab.jupyter.film import Film
 
         return Film(self, values)
+
+    def card(self, report: VerifyReport) -> Card:
+        """The expansion as it shows itself, with the proof of its program beside its numbers.
+
+        Parameters
+        ----------
+        report : VerifyReport
+            What ``expansion.program.verify()`` returned.
+        """
+        from spmd_lab.records import card
+
+        return card(self, report)
 
     def to_html(self, path: str | os.PathLike[str], report: VerifyReport | None = None) -> Path:
         """Write a self-contained page: every module with its steps that communicate, and the pictures of these.

@@ -10,6 +10,7 @@ from spmd_lab.records.expansions import expansion_record
 from spmd_lab.records.films import film_record
 from spmd_lab.records.grids import change_record
 from spmd_lab.records.reports import report_record
+from spmd_lab.show.card import Card
 from spmd_lab.show.files import write_text
 from spmd_lab.show.html import html as html_of_record
 from spmd_lab.show.page import expansion_page
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from spmd_lab.show.picture import Picture
     from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["draw", "draw_change", "film_of", "html", "html_page", "save_page", "text"]
+__all__ = ["card", "draw", "draw_change", "film_of", "html", "html_page", "save_page", "text"]
 
 
 def text(value: Shown, full: bool = False) -> str:
@@ -69,6 +70,11 @@ def html_page(expansion: Expansion, report: VerifyReport | None = None) -> str:
     """
     record = expansion_record(expansion, pictures=True)
     return expansion_page(record, None if report is None else report_record(report))
+
+
+def card(expansion: Expansion, report: VerifyReport) -> Card:
+    """An expansion with its proof."""
+    return Card(expansion_record(expansion, pictures=True), report_record(report))
 
 
 def save_page(expansion: Expansion, path: str | os.PathLike[str], report: VerifyReport | None = None) -> Path:

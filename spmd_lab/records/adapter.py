@@ -39,11 +39,15 @@ def adapt(value: object) -> Record:
 
 
 adapt.register(TracedGraph)(trace_record)
-adapt.register(Expansion)(expansion_record)
 adapt.register(CollectiveTable)(collectives_record)
 adapt.register(CollectiveGroups)(groups_record)
 adapt.register(Program)(program_record)
 adapt.register(VerifyReport)(report_record)
+
+
+@adapt.register
+def _expansion(value: Expansion) -> Record:
+    return expansion_record(value, pictures=True)
 
 
 @adapt.register

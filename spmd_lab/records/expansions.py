@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from spmd_lab.records.collectives import groups_record, tally_records
 from spmd_lab.records.layouts import axis_span, mesh_axes
 from spmd_lab.records.modules import module_records
-from spmd_lab.records.steps import step_record
+from spmd_lab.records.steps import brief_record, step_record
 from spmd_lab.show.value_records import CountsRecord, ExpansionRecord, MarkRecord, ResolvesRecord
 
 if TYPE_CHECKING:
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
     from spmd_lab.expand.expansion import Expansion
     from spmd_lab.expand.values import Step
+    from spmd_lab.show.part_records import TallyRecord
 
 __all__ = ["expansion_record"]
 
 _RESOLVE = "resolve:"
-_LINES = 8
+_LINES, _RESOLVES = 8, 6
 
 
 def expansion_record(expansion: Expansion, modules: bool = True, pictures: bool = False) -> ExpansionRecord:
@@ -37,15 +38,18 @@ def expansion_record(expansion: Expansion, modules: bool = True, pictures: bool 
     """
     operators = [step for step in expansion.steps if not _resolves(step)]
     resolves = [step for step in expansion.steps if _resolves(step)]
+    groups = _alike(resolves) if modules else []
     return ExpansionRecord(
         name=expansion.name,
         axes=mesh_axes(expansion.mesh),
         counts=_counts(operators, resolves),
         lines=groups_record(expansion.collectives.by("source"), rows=_LINES),
+        totals=_totals(expansion),
         phases=_phases(expansion.steps),
         marks=_marks(expansion.steps),
         modules=module_records(operators, pictures) if modules else (),
-        resolves=_resolve_records(resolves, pictures) if modules else (),
+        resolves=_resolve_records(groups[:_RESOLVES], pictures),
+        brief_resolves=tuple(brief_record(step) for group in groups[_RESOLVES:] for step in group),
     )
 
 
@@ -66,6 +70,11 @@ def _counts(operators: Sequence[Step], resolves: Sequence[Step]) -> CountsRecord
         sent_bytes=sum(found.sent_bytes_per_rank for found in (*in_steps, *to_resolve)),
         fallbacks=sum(step.fallback is not None for step in operators),
     )
+
+
+def _totals(expansion: Expansion) -> tuple[TallyRecord, ...]:
+    """Collectives by kind and axis, those that send most first."""
+    return tuple(sorted(tally_records(expansion.collectives, by_phase=False), key=lambda tally: -tally.sent_bytes))
 
 
 def _marks(steps: Sequence[Step]) -> tuple[MarkRecord, ...]:
@@ -91,17 +100,21 @@ def _phases(steps: Sequence[Step]) -> tuple[tuple[str, int], ...]:
     return tuple((phase, len(list(run))) for phase, run in groupby(steps, key=_phase))
 
 
-def _resolve_records(resolves: Sequence[Step], pictures: bool) -> tuple[ResolvesRecord, ...]:
+def _alike(resolves: Sequence[Step]) -> list[list[Step]]:
     """Resolved outputs, those together that have equal layouts and need equal collectives."""
     groups: dict[object, list[Step]] = {}
     for step in resolves:
         key = (tuple((each.have, each.need) for each in step.operands), step.outputs)
         groups.setdefault(key, []).append(step)
+    return list(groups.values())
+
+
+def _resolve_records(groups: Sequence[Sequence[Step]], pictures: bool) -> tuple[ResolvesRecord, ...]:
     return tuple(
         ResolvesRecord(
             outputs=tuple(step.name.removeprefix(_RESOLVE) for step in group),
             tallies=tally_records((found for step in group for found in step.collectives), by_phase=False),
             step=step_record(group[0], graph=True, picture=pictures),
         )
-        for group in groups.values()
+        for group in groups
     )

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import count, groupby
 from typing import TYPE_CHECKING
 
 from spmd_lab.records.collectives import tally_records
 from spmd_lab.records.layouts import layout_record
-from spmd_lab.records.steps import step_record
-from spmd_lab.show.value_records import ModuleRecord
+from spmd_lab.records.steps import brief_record, step_record
+from spmd_lab.show.value_records import BriefRecord, ModuleRecord, StepRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from spmd_lab.expand.values import Collective, Step
-    from spmd_lab.show.value_records import StepRecord
 
 __all__ = ["module_records"]
+
+_ROWS, _STEPS, _MODULES, _QUIET = 80, 12, 50, 600
+"""Up to so many steps that communicate, all of them unfold, in every module.
+
+Of a program with more, whose modules are then all different, the first few unfold; what follows has a line each.
+"""
 
 
 @dataclass
@@ -56,12 +61,15 @@ def module_records(steps: Iterable[Step], pictures: bool = False) -> tuple[Modul
         for name in step.source.module.split(".") if step.source and step.source.module else ():
             module = module.child(name)
         module.steps.append(step)
-
-    def record_of(step: Step) -> StepRecord:
-        return step_record(step, graph=True, picture=pictures)
-
     own = [_Module("", root.steps)] if root.steps else []
-    return _folded([*_without_containers(root), *own], position, record_of)
+    modules = [*_without_containers(root), *own]
+    return _Writer(position, pictures, is_large=_rows(modules) > _ROWS).folded(modules)
+
+
+def _rows(modules: list[_Module]) -> int:
+    """How many steps that communicate are written where equal modules are written once."""
+    firsts = [next(run) for _, run in groupby(modules, key=_signature)]
+    return sum(sum(map(_is_loud, module.steps)) + _rows(_without_containers(module)) for module in firsts)
 
 
 def _without_containers(module: _Module) -> list[_Module]:
@@ -73,30 +81,50 @@ def _without_containers(module: _Module) -> list[_Module]:
     return found
 
 
-def _folded(
-    modules: list[_Module], position: dict[str, int], record_of: Callable[[Step], StepRecord]
-) -> tuple[ModuleRecord, ...]:
-    """Records of modules; neighbours that run the same program share one."""
-    runs = [list(run) for _, run in groupby(modules, key=_signature)]
-    return tuple(_record([module.path for module in run], run[0], position, record_of) for run in runs)
+class _Writer:
+    """Writes records of modules, and counts what it has written."""
 
+    def __init__(self, position: dict[str, int], pictures: bool, is_large: bool) -> None:
+        self.position = position
+        self.pictures = pictures
+        self.is_large = is_large
+        self.steps, self.modules, self.quiet = count(), count(), count()
 
-def _record(
-    paths: list[str], module: _Module, position: dict[str, int], record_of: Callable[[Step], StepRecord]
-) -> ModuleRecord:
-    loud = [step for step in module.steps if _is_loud(step)]
-    everything = sorted(module.all_steps(), key=lambda step: position[step.name])
-    forward = [step for step in everything if step.phase == "forward" and step.outputs]
-    last = forward[-1].outputs[0] if forward else None
-    collectives: list[Collective] = [found for step in everything for found in step.collectives]
-    return ModuleRecord(
-        paths=tuple(paths),
-        layout=None if last is None else layout_record(last),
-        tallies=tally_records(collectives),
-        steps=tuple(record_of(step) for step in loud),
-        quiet_steps=len(module.steps) - len(loud),
-        children=_folded(_without_containers(module), position, record_of),
-    )
+    def folded(self, modules: list[_Module]) -> tuple[ModuleRecord, ...]:
+        """Records of modules; neighbours that run the same program share one."""
+        runs = [list(run) for _, run in groupby(modules, key=_signature)]
+        return tuple(self.module([module.path for module in run], run[0]) for run in runs)
+
+    def module(self, paths: list[str], module: _Module) -> ModuleRecord:
+        """One record; where very many are written, what a module contains has no rows of its own."""
+        whole = self.is_large and next(self.modules) >= _MODULES
+        everything = sorted(module.all_steps(), key=lambda step: self.position[step.name])
+        own = everything if whole else module.steps
+        quiet = [step for step in own if not _is_loud(step)]
+        records = [self.step(step) for step in own if _is_loud(step)]
+        forward = [step for step in everything if step.phase == "forward" and step.outputs]
+        last = forward[-1].outputs[0] if forward else None
+        collectives: list[Collective] = [found for step in everything for found in step.collectives]
+        return ModuleRecord(
+            paths=tuple(paths),
+            layout=None if last is None else layout_record(last),
+            tallies=tally_records(collectives),
+            sent_bytes=sum(found.sent_bytes_per_rank for found in collectives),
+            steps=tuple(step for step in records if isinstance(step, StepRecord)),
+            brief_steps=tuple(step for step in records if isinstance(step, BriefRecord)),
+            quiet_steps=tuple(brief_record(step) for step in quiet if self.has_room()),
+            quiet_count=len(quiet),
+            children=() if whole else self.folded(_without_containers(module)),
+        )
+
+    def step(self, step: Step) -> StepRecord | BriefRecord:
+        """A step that unfolds; where very many are written, one line."""
+        is_brief = self.is_large and next(self.steps) >= _STEPS
+        return brief_record(step) if is_brief else step_record(step, picture=self.pictures)
+
+    def has_room(self) -> bool:
+        """Whether one more line for a step without communication is written."""
+        return next(self.quiet) < _QUIET
 
 
 def _is_loud(step: Step) -> bool:

@@ -9,12 +9,12 @@ from spmd_lab.records.collectives import collective_record
 from spmd_lab.records.graphs import step_graph_record
 from spmd_lab.records.layouts import axis_span, layout_record, line_record
 from spmd_lab.show.part_records import CodeRecord, MoveRecord, OperandRecord
-from spmd_lab.show.value_records import StepRecord
+from spmd_lab.show.value_records import BriefRecord, StepRecord
 
 if TYPE_CHECKING:
     from spmd_lab.expand.values import Move, Operand, Step
 
-__all__ = ["step_record"]
+__all__ = ["brief_record", "step_record"]
 
 
 def step_record(step: Step, graph: bool = True, picture: bool = False) -> StepRecord:
@@ -32,6 +32,18 @@ def step_record(step: Step, graph: bool = True, picture: bool = False) -> StepRe
         draws_locally=step.draws_locally,
         graph=_graph_record(step) if graph else None,
         picture=step_graph_record(step) if picture else None,
+    )
+
+
+def brief_record(step: Step) -> BriefRecord:
+    """A step in one line."""
+    return BriefRecord(
+        name=step.name,
+        op=step.op,
+        phase=step.phase,
+        gives=", ".join(layout_record(layout).text for layout in step.outputs if layout is not None),
+        communicates=", ".join(f"{found.kind}({', '.join(found.axes)})" for found in step.collectives),
+        place=step.source.place if step.source else "",
     )
 
 

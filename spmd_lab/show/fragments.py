@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "arguments_html",
+    "bar",
     "code_html",
     "collective_rows",
     "collectives_html",
@@ -121,6 +122,16 @@ def _tally_html(tally: TallyRecord) -> Html:
     number, _, _ = tally_text(tally).partition(tally.kind)
     phase = muted(f" {tally.phase}") if tally.phase else Html("")
     return _whole(escaped(number), _called(tally.kind, tally.axes), phase)
+
+
+def bar(share: float, axes: Sequence[Span]) -> Html:
+    """A bar that is as long as a share of the whole, in the colour of its axis."""
+    colour = axis_colour(axes[0].axis if axes else -1)
+    size = f"width:{max(_BAR * share, 0.2):.1f}em;height:.7em;margin-right:6px"
+    return tag("span", style=f"display:inline-block;{size};background:{colour}")
+
+
+_BAR = 14
 
 
 def group_rows(groups: Sequence[GroupRecord], by: str, left_out: int) -> Html:

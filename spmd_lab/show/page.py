@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spmd_lab.show.expansion_html import expansion_html
-from spmd_lab.show.markup import Html, escaped, joined, tag
-from spmd_lab.show.report_html import report_badge, report_html, report_outputs
+from spmd_lab.show.card import card_html
+from spmd_lab.show.markup import Html, escaped, tag
 from spmd_lab.show.sentences import mesh_text
 from spmd_lab.show.theme import FRAME
 
@@ -20,16 +19,10 @@ _BODY = f"{FRAME};font-family:system-ui,sans-serif;margin:16px auto;padding:0 16
 
 def expansion_page(record: ExpansionRecord, report: ReportRecord | None = None) -> str:
     """A self-contained page of an expansion, with its proof where there is one."""
-    proof = Html("")
-    if report is not None:
-        proof = (
-            report_html(report) if not report.ok else joined([tag("div", report_badge(report)), report_outputs(report)])
-        )
-    parts = [expansion_html(record, proof)]
     title = tag("title", escaped(f"{record.name} on {mesh_text(record.axes)}"))
     metas = Html(
         '<meta charset="utf-8"><meta name="color-scheme" content="light dark">'
         '<meta name="viewport" content="width=device-width">'
     )
     head = tag("head", metas, title)
-    return f'<!doctype html>\n<html lang="en">{head}{tag("body", joined(parts), style=_BODY)}</html>\n'
+    return f'<!doctype html>\n<html lang="en">{head}{tag("body", card_html(record, report), style=_BODY)}</html>\n'

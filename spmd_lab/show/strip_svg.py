@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from spmd_lab.show.svg import document, element, number, text_element
-from spmd_lab.show.symbols import symbol
+from spmd_lab.show.symbols import symbol_path
 from spmd_lab.show.theme import BACKWARD, FORWARD, GREY, axis_colour
 from spmd_lab.show.units import bytes_text, counted
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["strip_alt", "strip_left", "strip_svg"]
 
 _LEFT, _WIDTH, _TOP, _GROUND, _HEIGHT, _BESIDE = 52.0, 840.0, 10.0, 70.0, 92.0, 4.0
+_MANY = 300
 _FULL = _LEFT + _WIDTH + 16
 _COLOURS = {"forward": FORWARD, "backward": BACKWARD, "resolve": GREY}
 
@@ -39,7 +40,7 @@ def strip_svg(record: ExpansionRecord) -> str:
     sizes = [mark.payload_bytes for mark in record.marks]
     low, high = math.floor(_log(min(sizes))), math.ceil(_log(max(sizes)))
     scale = _Scale(low, max(high, low + 1), max(sum(count for _, count in record.phases), 1))
-    placed = list(_placed(record.marks, scale))
+    placed = _thinned(list(_placed(record.marks, scale)))
     parts = [*_ticks(scale), *_stems(placed), *_symbols(placed), *_phases(record, scale)]
     return document(_FULL, _HEIGHT, strip_alt(record), parts, "sans-serif")
 
@@ -84,6 +85,19 @@ def _placed(marks: tuple[MarkRecord, ...], scale: _Scale) -> Iterator[tuple[Mark
             yield mark, scale.x(mark.step + 0.5) + shift, scale.y(mark.payload_bytes)
 
 
+def _thinned(placed: list[tuple[MarkRecord, float, float]]) -> list[tuple[MarkRecord, float, float]]:
+    """Of many marks, those that can be told apart: the largest of each kind and axis within a symbol's width."""
+    if len(placed) <= _MANY:
+        return placed
+    tallest: dict[object, tuple[MarkRecord, float, float]] = {}
+    for found in placed:
+        mark, x, y = found
+        key = (mark.kind, mark.axis.axis, int(x // _BESIDE))
+        if key not in tallest or y < tallest[key][2]:
+            tallest[key] = found
+    return list(tallest.values())
+
+
 def _stems(placed: list[tuple[MarkRecord, float, float]]) -> list[str]:
     """One path for each axis."""
     axes = sorted({mark.axis.axis for mark, _, _ in placed})
@@ -99,7 +113,14 @@ def _stems(placed: list[tuple[MarkRecord, float, float]]) -> list[str]:
 
 
 def _symbols(placed: list[tuple[MarkRecord, float, float]]) -> list[str]:
-    return [symbol(mark.kind, x, y, 7, axis_colour(mark.axis.axis)) for mark, x, y in placed]
+    """One path for each kind and axis: a program may have hundreds."""
+    groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for mark, x, y in placed:
+        groups.setdefault((mark.kind, mark.axis.axis), []).append((x, y))
+    return [
+        element("path", d="".join(symbol_path(kind, x, y, 7) for x, y in points), fill=axis_colour(axis))
+        for (kind, axis), points in groups.items()
+    ]
 
 
 def _phases(record: ExpansionRecord, scale: _Scale) -> list[str]:

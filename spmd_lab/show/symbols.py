@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from spmd_lab.show.svg import element, path_of
+from spmd_lab.show.svg import element, number
 
-__all__ = ["symbol"]
+__all__ = ["symbol", "symbol_path"]
 
 
 def symbol(kind: str, x: float, y: float, size: float, fill: str) -> str:
     """The shape of a kind, centred at a point."""
-    half = size / 2
+    return element("path", d=symbol_path(kind, x, y, size), fill=fill)
+
+
+def symbol_path(kind: str, x: float, y: float, size: float) -> str:
+    """The outline of the shape of a kind, as the ``d`` of a path, which others can follow.
+
+    Examples
+    --------
+    >>> symbol_path("all_gather", 10.0, 10.0, 8)
+    'M6,6h8v8h-8z'
+    """
+    half, left, top = size / 2, number(x - size / 2), number(y - size / 2)
+    whole, part = number(size), f"{half:g}"
     if kind == "all_reduce":
-        return element("circle", cx=x, cy=y, r=half, fill=fill)
+        return f"M{left},{number(y)}a{part},{part} 0 1 0 {whole},0a{part},{part} 0 1 0 -{whole},0z"
     if kind == "all_gather":
-        return element("rect", x=x - half, y=y - half, width=size, height=size, fill=fill)
+        return f"M{left},{top}h{whole}v{whole}h-{whole}z"
     if kind == "reduce_scatter":
-        points = [(x - half, y - half), (x + half, y - half), (x, y + half)]
-    else:
-        points = [(x, y - half), (x + half, y), (x, y + half), (x - half, y)]
-    return element("path", d=path_of(points, closed=True), fill=fill)
+        return f"M{left},{top}h{whole}l-{part},{whole}z"
+    return f"M{number(x)},{top}l{part},{part}l-{part},{part}l-{part},-{part}z"

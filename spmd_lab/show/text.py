@@ -180,7 +180,9 @@ def _group_lines(record: GroupsRecord) -> list[str]:
 
 @text.register
 def _expansion(record: ExpansionRecord, *, full: bool = False) -> str:
-    return "\n".join([expansion_sentence(record), *_group_lines(record.lines), next_line(record)])
+    totals = [f"{tally_text(each)} {bytes_text(each.sent_bytes)}" for each in record.totals]
+    sent = [f"  sent per rank by axis and kind: {', '.join(totals)}"] if totals else []
+    return "\n".join([expansion_sentence(record), *sent, *_group_lines(record.lines), next_line(record)])
 
 
 @text.register

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["bytes_text", "count_text", "counted"]
+__all__ = ["bytes_text", "count_text", "counted", "share_text"]
 
 
 def bytes_text(count: int) -> str:
@@ -41,3 +41,14 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     ('1 step', '2 steps', '0 entries')
     """
     return f"{count_text(count)} {noun if count == 1 else plural or noun + 's'}"
+
+
+def share_text(share: float) -> str:
+    """A share of a whole in percent.
+
+    Examples
+    --------
+    >>> share_text(0.875), share_text(0.001), share_text(0.0)
+    ('88 %', '< 1 %', '0 %')
+    """
+    return "< 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "BriefRecord",
     "CollectivesRecord",
     "CountsRecord",
     "DivergenceRecord",
@@ -87,18 +88,34 @@ class StepsRecord:
 
 
 @dataclass(frozen=True)
+class BriefRecord:
+    """A step in one line; ``communicates`` is empty for one without communication."""
+
+    name: str
+    op: str
+    phase: str
+    gives: str
+    communicates: str
+    place: str
+
+
+@dataclass(frozen=True)
 class ModuleRecord:
     """A module and what it contains: the first of ``paths``; the others run the same program.
 
-    ``steps`` are those that communicate or fall back, ``quiet_steps`` counts the others, children excluded;
-    ``tallies`` include the children's.
+    ``steps`` are those that communicate or fall back, ``brief_steps`` more of these where a program has very many,
+    ``quiet_steps`` the others, one line each, of ``quiet_count``; children excluded;
+    ``tallies`` and ``sent_bytes`` are those of one module, its children's included.
     """
 
     paths: tuple[str, ...]
     layout: LayoutRecord | None
     tallies: tuple[TallyRecord, ...]
+    sent_bytes: int
     steps: tuple[StepRecord, ...]
-    quiet_steps: int
+    brief_steps: tuple[BriefRecord, ...]
+    quiet_steps: tuple[BriefRecord, ...]
+    quiet_count: int
     children: tuple[ModuleRecord, ...]
 
 
@@ -138,16 +155,22 @@ class MarkRecord:
 
 @dataclass(frozen=True)
 class ExpansionRecord:
-    """An expansion; ``phases`` are its steps in runs of one phase ("forward", "backward", "resolve")."""
+    """An expansion.
+
+    ``totals`` are its collectives by kind and axis, those that send most first; ``phases`` its steps in runs of one
+    phase ("forward", "backward", "resolve").
+    """
 
     name: str
     axes: tuple[AxisRecord, ...]
     counts: CountsRecord
     lines: GroupsRecord
+    totals: tuple[TallyRecord, ...]
     phases: tuple[tuple[str, int], ...]
     marks: tuple[MarkRecord, ...]
     modules: tuple[ModuleRecord, ...]
     resolves: tuple[ResolvesRecord, ...]
+    brief_resolves: tuple[BriefRecord, ...]
 
 
 @dataclass(frozen=True)

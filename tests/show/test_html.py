@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
@@ -15,6 +16,10 @@ from torch import nn
 import spmd_lab as sl
 from spmd_lab.records import html, html_page, text
 from spmd_lab.records.expansions import expansion_record
+from spmd_lab.records.reports import report_record
+from spmd_lab.show.card import Card
+from spmd_lab.show.sentences import report_evidence, tally_text
+from spmd_lab.show.units import bytes_text
 from tests.conftest import chromium
 from tests.show.html_reader import read
 from tests.show.models import expanded
@@ -108,13 +113,38 @@ def test_every_step_that_communicates_is_shown(expansion: sl.Expansion) -> None:
     loud = [step.name.removeprefix("resolve:") for step in expansion.steps if step.collectives]
     assert [name for name in loud if name not in shown] == []
     quiet = [step.name for step in expansion.steps if not step.collectives]
-    counted = re.findall(r"(\d+) steps? of its own without communication", shown)
-    assert sum(map(int, counted)) == len(quiet)
+    assert [name for name in quiet if name not in shown] == []
+
+
+def test_what_is_sent_by_axis_and_kind_is_all_that_is_sent(expansion: sl.Expansion) -> None:
+    record = expansion_record(expansion, modules=False)
+    assert sum(total.sent_bytes for total in record.totals) == expansion.collectives.total("sent_bytes_per_rank")
+    assert [total.sent_bytes for total in record.totals] == sorted((t.sent_bytes for t in record.totals), reverse=True)
+    shown = re.sub(r"[●■▼◆] ", "", read(html(expansion)).text)
+    for total in record.totals:
+        assert f"{tally_text(total)}{bytes_text(total.sent_bytes)}" in shown
+        assert f"{tally_text(total)} {bytes_text(total.sent_bytes)}" in text(expansion)
+
+
+def test_a_card_repeats_the_proof(expansion: sl.Expansion, report: VerifyReport) -> None:
+    card = expansion.card(report)
+    first = text(expansion).splitlines()[0]
+    assert repr(card).splitlines()[0] == f"{first}, every node equal on 4 ranks"
+    shown = read(card._repr_html_())
+    assert shown.tags <= PLAIN
+    for said in (first.partition(": ")[2], "✓ every node equal on 4 ranks", report_evidence(report_record(report))):
+        assert said in shown.text
+
+
+def test_a_card_repeats_what_is_wrong(expansion: sl.Expansion, report: VerifyReport) -> None:
+    card = Card(expansion_record(expansion), replace(report_record(report), ok=False))
+    assert "NOT equal on 4 ranks" in repr(card).splitlines()[0]
+    assert "✗ NOT equal on 4 ranks" in read(card._repr_html_()).text
 
 
 def test_modules_that_run_the_same_program_share_a_row() -> None:
     shown = read(html(expanded(6))).text
-    title, count = re.search(r"(blocks\.\d – blocks\.\d) × (\d), the same program", shown).groups()
+    title, count = re.search(r"(blocks\.\d – blocks\.\d) × (\d)", shown).groups()
     first, last = (int(number) for number in re.findall(r"\d", title))
     assert last - first + 1 == int(count) >= 4
 
@@ -175,6 +205,38 @@ SVG = {"svg", "title", "g", "path", "rect", "circle", "text"}
 
 
 # --- size, speed, pages ---------------------------------------------------------------------------
+
+
+class Unlike(nn.Module):
+    """Blocks of which each has a width of its own, so that none shares a row with another."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        widths = range(16, 16 + 4 * blocks, 4)
+        norms, ups, downs = zip(
+            *((nn.LayerNorm(16), nn.Linear(16, width), nn.Linear(width, 16)) for width in widths), strict=True
+        )
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict({"norm": norm, "up": up, "down": down})
+            for norm, up, down in zip(norms, ups, downs, strict=True)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = x + block["down"](block["up"](block["norm"](x)).relu())
+        return x[:, :8]
+
+
+def test_a_large_expansion_of_unlike_modules_stays_light() -> None:
+    expansion = expanded(module=Unlike(40))
+    assert len(expansion.steps) > 1200
+    page = expansion._repr_html_()
+    assert len(page) < 350_000
+    shown = read(page).text
+    loud = [step.name.removeprefix("resolve:") for step in expansion.steps if step.collectives]
+    assert len(loud) > 250
+    assert [name for name in loud if name not in shown] == []
+    assert re.search(r"\.\.\. \d+ more", shown)
 
 
 def test_a_large_expansion_stays_light() -> None:
