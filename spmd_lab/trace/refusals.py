@@ -86,7 +86,9 @@ def _has_gradient(value: Any) -> bool:
 
 
 def check_operators(graph: fx.Graph, name: str) -> None:
-    """Refuse what runs programs of its own, as branches and loops of torch's do, and what returns its arguments.
+    """Refuse operators that run programs of their own, that return their arguments, or whose tensors are not dense.
+
+    Branches and loops of torch's run programs of their own; what is not dense has no dims that a mesh could divide.
 
     Raises
     ------
@@ -108,6 +110,14 @@ def check_operators(graph: fx.Graph, name: str) -> None:
                 node=node.name,
                 source=node.meta.get("source"),
                 hint=_WRITTEN_OUT,
+            )
+        made = node.meta.get("val")
+        if isinstance(made, torch.Tensor) and made.layout is not torch.strided:
+            raise TraceError(
+                f"{name} calls {node.target}, which makes a {made.layout} tensor: only dense ones are divided",
+                node=node.name,
+                source=node.meta.get("source"),
+                hint="a dense tensor, and a mask where zeros shall be left out; nn.Embedding(..., sparse=False)",
             )
 
 
@@ -168,7 +178,7 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
         return TraceError(
             f"{operator} does not say which shapes it returns",
             source=source,
-            hint=f'torch.library.register_fake("{"::".join(operator.split(".")[:2])}")',
+            hint=_shapes_told_by(operator),
         )
     depends = data_dependence(error)
     if depends is not None and depends.kind == "value":
@@ -202,6 +212,13 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
     )
 
 
+def _shapes_told_by(operator: str) -> str:
+    """Whose operator it is decides what can be done."""
+    if operator.startswith("aten."):
+        return "a custom operator (torch.library) around this part, with a register_fake of its own"
+    return f'torch.library.register_fake("{"::".join(operator.split(".")[:2])}")'
+
+
 def _known_beforehand(operator: str) -> str:
     """What to write instead of an operator that makes as many elements as it finds."""
     return next((hint for names, hint in _INSTEAD.items() if any(each in operator for each in names)), _SOME_SIZE)
@@ -214,7 +231,6 @@ _INSTEAD = {
     ("repeat_interleave",): "output_size=, if every rank knows it",
     ("unique",): "a table of all values there can be, and scatter_add or torch.isin against it",
     ("bincount",): "torch.zeros(length).scatter_add(0, x, ones): a length that is known beforehand",
-    ("sparse",): "a dense tensor, and a mask",
 }
 
 _WANT_DATA = ("FunctionalTensor", "FakeTensor", ".numpy()", "data pointer")

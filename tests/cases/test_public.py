@@ -54,3 +54,64 @@ def test_a_size_that_depends_on_data_is_refused_in_one_sentence(name: str) -> No
     assert operator in first
     assert "the shape of whose output depends on data" in first
     assert f'"{name}": (lambda' in line
+
+
+class Table(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(6, 4, sparse=True)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.words(tokens).square().sum()
+
+
+NOT_DENSE: dict[str, tuple[Callable[..., object], torch.Tensor, str]] = {
+    "coo": (lambda x: x.to_sparse(), X, "aten._to_sparse.default, which makes a torch.sparse_coo tensor"),
+    "csr": (lambda x: x.to_sparse_csr(), X, "aten._to_sparse_csr.default, which makes a torch.sparse_csr tensor"),
+    "halfway": (lambda x: x.to_sparse() @ x.T, X, "aten._to_sparse.default, which makes a torch.sparse_coo tensor"),
+    "table": (Table(), torch.tensor([1, 2, 3]), "which makes a torch.sparse_coo tensor"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("name", NOT_DENSE)
+def test_a_tensor_that_is_not_dense_is_refused_where_it_is_made(name: str) -> None:
+    program, arg, what = NOT_DENSE[name]
+    with pytest.raises(sl.SpmdLabError, match=f"{what}: only dense ones are divided") as refused:
+        sl.spmd_expand(
+            program, arg, mesh=sl.Mesh(x=2), inputs=[[Shard(0)]], loss=None if name != "table" else torch.sum
+        )
+    assert "line: test_public.py:" in str(refused.value)
+    assert "a dense tensor, and a mask" in str(refused.value)
+
+
+def halved(x: torch.Tensor) -> torch.Tensor:
+    return x / 2 if x.max() > 1 else x
+
+
+def as_many_as_it_says(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    return x[: int(n.sum().item())]
+
+
+@pytest.mark.parametrize("program", [halved, as_many_as_it_says])
+def test_a_branch_on_data_is_refused_with_its_line(program: Callable[..., object]) -> None:
+    args = (X, COUNTS)[: program.__code__.co_argcount]
+    with pytest.raises(sl.SpmdLabError, match=f"^{program.__name__} needs the value of a tensor to go on") as refused:
+        sl.spmd_expand(program, *args, mesh=sl.Mesh(x=2), batch="x")
+    assert f"line: test_public.py:{program.__code__.co_firstlineno + 1}: return " in str(refused.value)
+    assert "torch.where for a branch, a Python number for .item()" in str(refused.value)
+
+
+def test_a_mask_may_be_written_through_or_kept_as_a_factor_or_as_the_best_few() -> None:
+    """The usual ways out, which the refusals name."""
+
+    def written(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x[mask] = 0.0
+        return x
+
+    def best(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.where(mask, x, -torch.inf).topk(2, 0).values
+
+    for program in (written, best, lambda x, mask: torch.where(mask, x, 0.0), lambda x, mask: (x * mask).sum(0)):
+        agree(program, (X, MASK), sl.Mesh(x=4), [[Shard(0)], [Shard(0)]])
