@@ -15,6 +15,7 @@ from spmd_lab.run.program_requests import ProgramRequest, check_size, lines_of
 from spmd_lab.run.rank_group import RankDiedError, RankGroup, raise_failure
 from spmd_lab.run.rank_work import FunctionWork, ProgramWork
 from spmd_lab.run.timed_run import MeasuredWork
+from spmd_lab.run.waits import profile_of
 from spmd_lab.saving import SavedProgram
 from spmd_lab.saving.saved import saved_program
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from spmd_lab.prove.one_rank import Report
+    from spmd_lab.run.profile import Profile
     from spmd_lab.run.rank_group import Answer
     from spmd_lab.run.timed_run import Measured
 
@@ -151,6 +153,39 @@ class Ranks:
                 f"{type(work).__name__} cannot be called", argument="work", hint="a function or a Program"
             )
         return self._asked([_packed(FunctionWork(work, args, kwargs))] * self.size)
+
+    def profile(
+        self, program: Program | SavedProgram, *inputs: torch.Tensor, repeats: int = 5, first_ones: int = 1
+    ) -> Profile:
+        """Measure a program: the time of every node and collective on every rank, and who waits for whom.
+
+        Parameters
+        ----------
+        program : Program or SavedProgram
+            The program.
+        *inputs : torch.Tensor
+            As in `run`.
+        repeats, first_ones : int
+            How many runs are measured, and how many before them are not.
+
+        Returns
+        -------
+        Profile
+            A table with a timeline; names the straggler, if there is one.
+
+        Raises
+        ------
+        ArgumentError
+            If the program is for another number of ranks, or the inputs are not its own.
+        RankError
+            If a rank raises or dies.
+        """
+        if repeats < 1 or first_ones < 0:
+            raise ArgumentError(f"{repeats} runs after {first_ones}", argument="repeats", hint="at least 1, after 0")
+        request = ProgramRequest.of(program, inputs, self.size)
+        measured = self.measure(request, repeats, first_ones, with_outputs=False)
+        steps = program.expansion.steps if isinstance(program, Program) else ()
+        return profile_of(request, measured, self.found, {step.name: step.phase for step in steps})
 
     def measure(self, request: ProgramRequest, repeats: int, first_ones: int, with_outputs: bool) -> list[Measured]:
         """Run a program against the clock on every rank: what `profile` and the command line rest on."""
