@@ -252,9 +252,9 @@ class Layout:
         LayoutError
             If there are more.
         """
-        from spmd_lab.records import draw
+        from spmd_lab.records import draw_layout
 
-        return draw(self)
+        return draw_layout(self)
 
     def __str__(self) -> str:
         from spmd_lab.notation import format_layout

@@ -245,6 +245,26 @@ class Expansion:
 
         return save_page(self, path, report)
 
+    def to_json(self, path: str | os.PathLike[str]) -> Path:
+        """Write the expansion as JSON.
+
+        An object with ``format`` ("spmd_lab expansion"), ``version`` (1), ``name``, ``mesh`` (sizes by axis, outermost
+        first), ``inputs`` and ``outputs`` (each ``name``, ``role``, ``layout``), and ``steps``, in order. A step has
+        ``name``, ``op``, ``phase``, ``source`` (``place``, ``code``, ``function``, ``module``; or null), ``operands``
+        (``name``, ``have``, ``need``, ``moves``: ``kind``, ``axis``, ``before``, ``after``), ``outputs`` (layouts; null
+        for what is no tensor), ``collectives`` (``kind``, ``axes``, ``group_size``, ``reduce_op``, ``payload_bytes``,
+        ``sent_bytes_per_rank``, ``operand``, ``have``, ``need``), and ``fallback`` (text or null). Layouts are text in
+        the notation, which `Layout.parse` reads.
+
+        Raises
+        ------
+        ArgumentError
+            If there is no such folder.
+        """
+        from spmd_lab.records import save_json
+
+        return save_json(self, path)
+
 
 def _is_place(key: str, source: Source) -> bool:
     """Whether ``model.py:17``, or a longer path, names this line."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spmd_lab.prove.peek import peek
-from spmd_lab.records.adapter import adapt, adapt_briefly, adapt_picture
+from spmd_lab.records.adapter import adapt, adapt_briefly
+from spmd_lab.records.as_json import json_of
+from spmd_lab.records.drawing import selected
 from spmd_lab.records.expansions import expansion_record
 from spmd_lab.records.films import film_record
-from spmd_lab.records.grids import change_record
+from spmd_lab.records.grids import change_record, grid_record
+from spmd_lab.records.networks import dot_of, networkx_of
 from spmd_lab.records.reports import report_record
 from spmd_lab.show.card import Card
 from spmd_lab.show.files import write_text
@@ -25,12 +28,26 @@ if TYPE_CHECKING:
     from spmd_lab.expand.values import Redistribution, Step
     from spmd_lab.layout import Layout
     from spmd_lab.prove import VerifyReport
+    from spmd_lab.rebuild import Program
     from spmd_lab.records.adapter import Shown
     from spmd_lab.show.film_records import FilmRecord
     from spmd_lab.show.picture import Picture
     from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["card", "draw", "draw_change", "film_of", "html", "html_page", "save_page", "text"]
+__all__ = [
+    "card",
+    "draw",
+    "draw_change",
+    "draw_layout",
+    "film_of",
+    "html",
+    "html_page",
+    "networkx_of",
+    "save_dot",
+    "save_json",
+    "save_page",
+    "text",
+]
 
 
 def text(value: Shown, full: bool = False) -> str:
@@ -43,9 +60,30 @@ def html(value: Shown) -> str:
     return html_of_record(adapt(value))
 
 
-def draw(value: TracedGraph | Step | Layout) -> Picture:
-    """The picture of a graph, or of a tensor on its mesh."""
-    return picture(adapt_picture(value))
+def draw_layout(value: Layout) -> Picture:
+    """The picture of a tensor on its mesh."""
+    return picture(grid_record(value))
+
+
+def draw(
+    value: TracedGraph | Step | Program,
+    depth: int | None = None,
+    around: str | None = None,
+    hops: int = 1,
+    only: str | None = None,
+) -> Picture:
+    """The picture of a graph, or of a part of it."""
+    return picture(selected(value, depth, around, hops, only))
+
+
+def save_json(expansion: Expansion, path: str | os.PathLike[str]) -> Path:
+    """Write an expansion as JSON."""
+    return write_text(path, json_of(expansion))
+
+
+def save_dot(value: TracedGraph | Step | Program, path: str | os.PathLike[str]) -> Path:
+    """Write a graph in the language of Graphviz."""
+    return write_text(path, dot_of(value))
 
 
 def draw_change(change: Redistribution, rank: int) -> Picture:

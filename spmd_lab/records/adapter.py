@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
 from spmd_lab.expand.expansion import Expansion
 from spmd_lab.expand.found import Steps
 from spmd_lab.expand.values import Step
 from spmd_lab.explain import CollectiveGroups, CollectiveTable
-from spmd_lab.layout import Layout
 from spmd_lab.prove import VerifyReport
 from spmd_lab.rebuild import Program
 from spmd_lab.records.collectives import collectives_record, groups_record
 from spmd_lab.records.expansions import expansion_record
-from spmd_lab.records.graphs import step_graph_record, traced_graph_record
-from spmd_lab.records.grids import grid_record
 from spmd_lab.records.programs import program_record
 from spmd_lab.records.reports import report_record
 from spmd_lab.records.steps import step_record
@@ -23,11 +20,7 @@ from spmd_lab.records.traces import trace_record
 from spmd_lab.show.value_records import Record, StepsRecord
 from spmd_lab.trace.values import TracedGraph
 
-if TYPE_CHECKING:
-    from spmd_lab.show.grid_records import GridRecord
-    from spmd_lab.show.part_records import GraphRecord
-
-__all__ = ["Shown", "adapt", "adapt_briefly", "adapt_picture"]
+__all__ = ["Shown", "adapt", "adapt_briefly"]
 
 Shown = Union[TracedGraph, Step, Steps, Expansion, CollectiveTable, CollectiveGroups, Program, VerifyReport]  # noqa: UP007
 
@@ -67,14 +60,3 @@ def adapt_briefly(value: Shown) -> Record:
     if isinstance(value, Step):
         return step_record(value)
     return adapt(value)
-
-
-@singledispatch
-def adapt_picture(value: object) -> GraphRecord | GridRecord:
-    """The record of the picture of a value."""
-    raise TypeError(f"no picture of a {type(value).__name__}")
-
-
-adapt_picture.register(Step)(step_graph_record)
-adapt_picture.register(TracedGraph)(traced_graph_record)
-adapt_picture.register(Layout)(grid_record)

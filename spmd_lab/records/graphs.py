@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from spmd_lab.records.code import collective_axis, global_comment, is_collective, op_name
@@ -18,13 +17,9 @@ if TYPE_CHECKING:
     from torch import fx
 
     from spmd_lab.expand.values import Step
-    from spmd_lab.trace.values import Phase, TracedGraph
+    from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["NODES_DRAWN", "step_graph_record", "traced_graph_record"]
-
-NODES_DRAWN = 300
-"""A traced graph with more nodes is drawn by modules."""
-
+__all__ = ["KINDS", "read_from", "step_graph_record", "traced_graph_record"]
 
 # --- the dispatch subgraph of a step ------------------------------------------------------------
 
@@ -87,7 +82,7 @@ def _collective_node(step: Step, node: fx.Node) -> NodeRecord:
     axis = collective_axis(node)
     operand = node.meta.get("spmd_operand")
     name = step.operands[operand].name if isinstance(operand, int) and operand < len(step.operands) else None
-    kind = _KINDS.get(short_op(op_name(node.target)), short_op(op_name(node.target)))
+    kind = KINDS.get(short_op(op_name(node.target)), short_op(op_name(node.target)))
     found = [each for each in step.collectives if each.kind == kind and axis in each.axes]
     exact = [each for each in found if each.operand == name] or found
     size = (bytes_text(exact[0].payload_bytes),) if exact else ()
@@ -95,7 +90,7 @@ def _collective_node(step: Step, node: fx.Node) -> NodeRecord:
     return NodeRecord(node.name, kind, (f"{kind}({axis})", *size), position)
 
 
-_KINDS = {
+KINDS = {
     "all_reduce": "all_reduce",
     "all_gather_into_tensor": "all_gather",
     "reduce_scatter_tensor": "reduce_scatter",
@@ -135,16 +130,10 @@ def _distinct(edges: Iterable[EdgeRecord]) -> tuple[EdgeRecord, ...]:
 
 
 def traced_graph_record(traced: TracedGraph) -> GraphRecord:
-    """Every node; or, where there are many, every module."""
+    """Every node."""
     nodes = list(traced.graph_module.graph.nodes)
-    if len(nodes) <= NODES_DRAWN:
-        return _by_node(traced, nodes)
-    return _by_module(traced, [node for node in nodes if node.op == "call_function" and not _is_reading(node)])
-
-
-def _by_node(traced: TracedGraph, nodes: list[fx.Node]) -> GraphRecord:
     titles = {found.node: found.name for found in traced.inputs}
-    heads = {node: _read_from(node) for node in nodes if node.op != "output"}
+    heads = {node: read_from(node) for node in nodes if node.op != "output"}
     records = [_traced_node(traced, node, titles) for node, head in heads.items() if head is node]
     outputs, ends = _traced_outputs(traced, nodes[-1], heads)
     phases = {head.name: traced.phase(head) for head in heads.values()}
@@ -156,16 +145,17 @@ def _by_node(traced: TracedGraph, nodes: list[fx.Node]) -> GraphRecord:
     return GraphRecord(alt=alt, downward=True, nodes=(*records, *outputs), edges=_distinct([*edges, *ends]))
 
 
-def _read_from(node: fx.Node) -> fx.Node:
+def read_from(node: fx.Node) -> fx.Node:
     """The node whose tuple a getitem reads; any other node itself."""
-    return _read_from(node.all_input_nodes[0]) if _is_reading(node) else node
+    return read_from(node.all_input_nodes[0]) if _is_reading(node) else node
 
 
 def _traced_node(traced: TracedGraph, node: fx.Node, titles: dict[str, str]) -> NodeRecord:
     if node.op != "call_function":
         return NodeRecord(node.name, "operand", (titles.get(node.name, node.name), global_comment(node)))
     shape = "op" if traced.phase(node) == "forward" else "backward op"
-    return NodeRecord(node.name, shape, (short_op(op_name(node.target)),))
+    source = traced.source(node)
+    return NodeRecord(node.name, shape, (short_op(op_name(node.target)),), module=source.module if source else "")
 
 
 def _traced_outputs(
@@ -176,36 +166,3 @@ def _traced_outputs(
     pairs = [(found.name, heads[value]) for found, value in zip(traced.outputs, values, strict=True) if value in heads]
     records = [NodeRecord(f"output:{name}", "output", (name,)) for name, _ in pairs]
     return records, [EdgeRecord(head.name, f"output:{name}") for name, head in pairs]
-
-
-def _by_module(traced: TracedGraph, ops: list[fx.Node]) -> GraphRecord:
-    """One node per module, as deep into the modules as the picture allows; edges are those of the forward."""
-    paths = {node: _path(node) for node in ops}
-    for depth in range(max(len(path) for path in paths.values()), -1, -1):
-        groups = {node: ".".join(path[:depth]) for node, path in paths.items()}
-        if len(set(groups.values())) <= NODES_DRAWN:
-            break
-    counts = Counter((group, traced.phase(node)) for node, group in groups.items())
-    records = tuple(
-        NodeRecord(f"module:{path}", "module", (path or f"{traced.name} itself", _operators(counts, path)))
-        for path in dict.fromkeys(groups.values())
-    )
-    edges = [
-        EdgeRecord(f"module:{groups[before]}", f"module:{groups[node]}")
-        for node in ops
-        if traced.phase(node) == "forward"
-        for before in map(_read_from, node.all_input_nodes)
-        if before in groups and groups[before] != groups[node]
-    ]
-    alt = f"the traced graph of {traced.name} by modules: {counted(len(traced.op_nodes), 'operator')}"
-    return GraphRecord(alt=alt, downward=True, nodes=records, edges=_distinct(edges))
-
-
-def _operators(counts: Counter[tuple[str, Phase]], path: str) -> str:
-    forward, backward = counts[path, "forward"], counts[path, "backward"]
-    return f"{counted(forward, 'operator')}, {backward} backward" if backward else counted(forward, "operator")
-
-
-def _path(node: fx.Node) -> tuple[str, ...]:
-    source = node.meta.get("source")
-    return tuple(source.module.split(".")) if source is not None and source.module else ()

@@ -161,12 +161,16 @@ class GroupRecord:
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """A node of a picture: ``shape`` says what it is, ``axis`` colours it (-1: grey), ``lines`` label it."""
+    """A node of a picture: ``shape`` says what it is, ``axis`` colours it (-1: grey), ``lines`` label it.
+
+    ``module`` is the path of the module that ran it.
+    """
 
     key: str
     shape: str
     lines: tuple[str, ...]
     axis: int = -1
+    module: str = ""
 
 
 @dataclass(frozen=True)

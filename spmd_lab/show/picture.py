@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import singledispatch
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
+    from matplotlib.figure import Figure
+
 __all__ = ["Picture", "picture"]
 
 
@@ -31,10 +33,27 @@ class Picture:
         The picture.
     alt : str
         What it shows, in words.
+    record : GraphRecord or None
+        The graph that it shows, where it shows one.
     """
 
     svg: str
     alt: str
+    record: GraphRecord | None = field(default=None, compare=False)
+
+    def figure(self) -> Figure:
+        """The picture of a graph as a figure of matplotlib, to put into a report or to save in its formats.
+
+        Raises
+        ------
+        ArgumentError
+            If this is a picture of a layout.
+        """
+        from spmd_lab.show.graph_figure import graph_figure
+
+        if self.record is None:
+            raise ArgumentError("only the picture of a graph is a figure", argument="picture", hint="picture.save()")
+        return graph_figure(self.record)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the picture to a file.
@@ -81,7 +100,7 @@ def picture(record: object) -> Picture:
 
 @picture.register
 def _graph(record: GraphRecord) -> Picture:
-    return Picture(graph_svg(record), record.alt)
+    return Picture(graph_svg(record), record.alt, record)
 
 
 @picture.register

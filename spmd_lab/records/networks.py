@@ -1,0 +1,99 @@
+"""A graph for networkx: every node with its facts as attributes."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from spmd_lab.expand.values import Step
+from spmd_lab.rebuild import Program
+from spmd_lab.records.code import collective_axis, global_comment, is_collective, op_name
+from spmd_lab.records.graphs import KINDS
+from spmd_lab.show.sentences import short_op
+from spmd_lab.trace.values import TracedGraph
+
+if TYPE_CHECKING:
+    import networkx
+
+__all__ = ["dot_of", "networkx_of"]
+
+
+def networkx_of(value: TracedGraph | Step | Program) -> networkx.DiGraph[str]:
+    """A graph of the names of nodes.
+
+    Attributes of a node, all of them text but the last: ``kind`` ("input", "constant", "operator", "collective",
+    "output"), ``op``, ``phase``, ``module``, ``line``, ``step``, ``value`` (the traced value that it holds),
+    ``layout`` (or the global tensor, in a trace), ``axis``, and ``payload_bytes`` (0 without communication).
+    """
+    import networkx
+
+    graph = networkx.DiGraph()
+    for node in _fx_graph(value).nodes:
+        graph.add_node(node.name, **_facts(node, _layout(value, node)))
+        graph.add_edges_from((before.name, node.name) for before in node.all_input_nodes)
+    return graph
+
+
+def dot_of(value: TracedGraph | Step | Program) -> str:
+    """The same graph in the language of Graphviz."""
+    import networkx
+
+    graph = networkx_of(value)
+    for _, facts in graph.nodes(data=True):
+        facts["label"] = "\n".join(told for told in (facts["op"] or facts["kind"], facts["layout"]) if told)
+        facts["shape"] = "hexagon" if facts["kind"] == "collective" else "box"
+    return str(networkx.nx_agraph.to_agraph(graph).to_string())
+
+
+def _fx_graph(value: TracedGraph | Step | Program) -> fx.Graph:
+    return value.local_graph.graph if isinstance(value, Step) else value.graph_module.graph
+
+
+def _facts(node: fx.Node, layout: str) -> dict[str, Any]:
+    source = node.meta.get("source")
+    sent = node.meta.get("spmd_collective")
+    name = op_name(node.target) if node.op == "call_function" else ""
+    return {
+        "kind": "collective" if is_collective(node) else _NODE_KINDS.get(node.op, "operator"),
+        "op": KINDS.get(short_op(name), name),
+        "phase": str(node.meta.get("phase", "")),
+        "module": source.module if source is not None else "",
+        "line": source.place if source is not None else "",
+        "step": str(node.meta.get("spmd_step", "")),
+        "value": str(node.meta.get("spmd_value", "")),
+        "layout": layout,
+        "axis": collective_axis(node),
+        "payload_bytes": sent.payload_bytes if sent is not None else 0,
+    }
+
+
+_NODE_KINDS = {"placeholder": "input", "get_attr": "constant", "output": "output"}
+
+
+@singledispatch
+def _layout(value: object, node: fx.Node) -> str:
+    """What is known of how the value of a node lies on the mesh."""
+    raise TypeError(f"no graph of a {type(value).__name__}")
+
+
+@_layout.register
+def _traced(value: TracedGraph, node: fx.Node) -> str:
+    return global_comment(node)
+
+
+@_layout.register
+def _step(value: Step, node: fx.Node) -> str:
+    placeholders = [each for each in value.local_graph.graph.nodes if each.op == "placeholder"]
+    places = dict(zip(placeholders, value.operands, strict=False))
+    return str(places[node].have) if node in places else ""
+
+
+@_layout.register
+def _program(value: Program, node: fx.Node) -> str:
+    if node.op == "placeholder":
+        placeholders = [each for each in value.graph_module.graph.nodes if each.op == "placeholder"]
+        return str(value.input_layouts[placeholders.index(node)])
+    layout = value.expansion.layouts.get(node.meta.get("spmd_value", ""))
+    return str(layout) if layout is not None else ""
