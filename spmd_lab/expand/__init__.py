@@ -67,7 +67,8 @@ def expand(
     batch : str or (str, *names), optional
         The axis that divides dim 0 of every input whose dim 0 is as long as the first one's, or of those named.
     outputs : mapping of str to placements, optional
-        Exact placements for outputs, by name.
+        Exact placements for outputs, by name. What is written into an input, ``new(x)``, lies as that input does
+        where nothing else is said, and is whole where the input was pending.
     pending : str
         "resolve" carries out the reduction of outputs that come out pending, a parameter's gradient to the layout of
         the parameter, others to Replicate on the pending axes; "keep" leaves them.
@@ -109,6 +110,7 @@ def expand(
         pending,
         requested_outputs(traced, mesh, outputs or {}),
         {name: layout for name, layout in given.items() if name in state},
+        given,
     )
     late = partial(tangent_layout, traced, policy)
     propagated = propagate(traced, mesh, given, late, unsupported, random)

@@ -31,12 +31,15 @@ class OutputPolicy(NamedTuple):
     exact : dict
         The layouts asked for by name.
     inputs : dict
-        The layouts of parameters and buffers, which their gradients and new values follow.
+        The layouts of parameters and buffers, which their gradients follow.
+    written : dict
+        The layouts of all inputs, which their new values follow: what is written into a tensor does not move it.
     """
 
     pending: str
     exact: dict[str, Layout]
     inputs: dict[str, Layout]
+    written: dict[str, Layout]
 
     def target(self, output: TracedOutput, has: Layout) -> Layout:
         """Where an output shall lie, given how it comes out."""
@@ -44,10 +47,16 @@ class OutputPolicy(NamedTuple):
             return self.exact[output.name]
         if self.pending == "keep":
             return has
+        if output.role == "new value" and output.of in self.written:
+            return _settled(self.written[output.of])
         if output.of in self.inputs:
             return self.inputs[output.of]
-        settled = [Replicate() if isinstance(each, Partial) else each for each in has.placements]
-        return has.with_placements(settled)
+        return _settled(has)
+
+
+def _settled(layout: Layout) -> Layout:
+    """The layout once nothing is pending any more."""
+    return layout.with_placements([Replicate() if isinstance(each, Partial) else each for each in layout.placements])
 
 
 def tangent_layout(traced: TracedGraph, policy: OutputPolicy, node: fx.Node, layouts: dict[str, Layout]) -> Layout:
@@ -72,8 +81,7 @@ def tangent_layout(traced: TracedGraph, policy: OutputPolicy, node: fx.Node, lay
             layouts={output.name: target},
             hint=f'pending="resolve", or outputs={{{output.name!r}: ...}}',
         )
-    settled = [Replicate() if isinstance(each, Partial) else each for each in target.placements]
-    return target.with_placements(settled)
+    return _settled(target)
 
 
 def output_nodes(traced: TracedGraph) -> tuple[object, ...]:

@@ -36,6 +36,8 @@ __all__ = [
     "refusal",
 ]
 
+_BATCH_NORM = torch.nn.BatchNorm1d.forward.__code__
+"""The code that all batch norms share."""
 _SEED = 0x51D_AB5_0DD_5EED
 """A seed that no one sets: where it is gone after the program ran, the program has set another."""
 
@@ -181,6 +183,12 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
             hint=_shapes_told_by(operator),
         )
     depends = data_dependence(error)
+    if depends is not None and depends.kind == "value" and _went_through(error, _BATCH_NORM):
+        return TraceError(
+            f"{name} has a batch norm with momentum=None, whose factor is the value of num_batches_tracked",
+            source=source,
+            hint="a number as its momentum",
+        )
     if depends is not None and depends.kind == "value":
         return TraceError(
             f"{name} needs the value of a tensor to go on, so its program is not one graph",
