@@ -11,7 +11,9 @@ from torch import fx
 
 from spmd_lab.errors import RebuildError
 from spmd_lab.run.memory import lent_inputs, reduce_in_place
+from spmd_lab.streams import draw_locally
 from spmd_lab.torch_internals.boxed import take_list
+from spmd_lab.torch_internals.operators import is_operator, is_random
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -46,8 +48,9 @@ def split(
 ) -> Halves:
     """Cut a flat program where the forward ends.
 
-    The forward is what its outputs need, and nothing more: a value that only gradients need is computed in the
-    backward, from less that has to be kept until then.
+    The forward is what its outputs need, and its random draws, and nothing more: a value that only gradients need is
+    computed in the backward, from less that has to be kept until then. A draw is where it was in the program: later,
+    it would give other numbers, and all draws in between too.
 
     Parameters
     ----------
@@ -82,6 +85,9 @@ def split(
     results = [value for index, value in enumerate(returned) if index not in gradients]
     wanted = [value for index, value in enumerate(returned) if index in gradients]
     early = _needed_by(results)
+    early = early.union(
+        *(needed for node in _forward_draws(program.graph) if not (needed := _needed_by([node])) & late)
+    )
     _refuse_late_results(early & late, program)
     for node in program.graph.nodes:
         if node.target is operator.getitem and node.args[0] in early:
@@ -111,6 +117,16 @@ def _needed_by(values: Iterable[Any]) -> set[fx.Node]:
             needed.add(node)
             waiting.extend(node.all_input_nodes)
     return needed
+
+
+def _forward_draws(graph: fx.Graph) -> list[fx.Node]:
+    """The nodes of the forward that draw random numbers, read or not."""
+    return [
+        node
+        for node in graph.nodes
+        if (node.target is draw_locally or (is_operator(node.target) and is_random(node.target)))
+        and node.meta.get("phase", "forward") == "forward"
+    ]
 
 
 def _read_from(early: set[fx.Node], graph: fx.Graph, returned: Sequence[Any]) -> list[fx.Node]:

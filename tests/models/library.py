@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import transformers as hf
 
@@ -25,6 +27,14 @@ def gpt2() -> Specimen:
     tokens = _tokens()
     rules = columns_then_rows(["**.c_attn", "**.c_fc"], ["**.attn.c_proj", "**.mlp.c_proj"])
     return Specimen(hf.GPT2LMHeadModel(config), kwargs={"input_ids": tokens, "labels": tokens}, rules=rules)
+
+
+def gpt2_with_dropout() -> Specimen:
+    """GPT-2 as it trains: what is added to the residual stream, the embedding and attention are dropped by chance."""
+    specimen = gpt2()
+    config = specimen.model.config
+    config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.1
+    return replace(specimen, model=hf.GPT2LMHeadModel(config).train())
 
 
 def llama() -> Specimen:

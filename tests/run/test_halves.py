@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import fx, nn
 
 import spmd_lab as sl
 from spmd_lab.errors import RebuildError
 from spmd_lab.run.halves import Halves, split
+from tests.models.library import gpt2_with_dropout
 from tests.models.zoo import ZOO
 
 aten = torch.ops.aten
@@ -83,6 +86,51 @@ def test_parts_of_a_tuple_are_saved_one_by_one() -> None:
     assert all(isinstance(each, torch.Tensor) for each in saved)
     for one, other in zip([out, *halves.backward([*saved, tangent])], whole(x, w, tangent), strict=True):
         assert torch.equal(one, other)
+
+
+class Noisy(torch.autograd.Function):
+    """Draws in its forward what only its backward reads, and once more there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(torch.rand_like(x))
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * ctx.saved_tensors[0] + torch.rand_like(grad)
+
+
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    torch.rand(3)
+    return F.dropout(Noisy.apply(x), 0.5) * torch.rand_like(x)
+
+
+@pytest.mark.parametrize("random", ["exact", "local"])
+def test_a_draw_stays_where_it_was_and_is_made_once(random: str) -> None:
+    x = torch.randn(4, 6, requires_grad=True)
+    program = sl.spmd_expand(noisy, x, mesh=sl.Mesh(dp=1), batch="dp", random=random).program
+    halves = halves_of(program)
+    assert operators(halves.forward) + operators(halves.backward) == operators(program.graph_module)
+    tangent = torch.randn(4, 6)
+    torch.manual_seed(3)
+    out, *saved = halves.forward(x.detach())
+    (grad,) = halves.backward([*saved, tangent])
+    torch.manual_seed(3)
+    expected = noisy(x)
+    assert torch.equal(out, expected)
+    assert torch.equal(grad, torch.autograd.grad(expected, x, tangent)[0])
+
+
+def test_no_draw_of_a_model_is_moved_to_its_backward() -> None:
+    specimen = gpt2_with_dropout()
+    program = sl.expand(specimen.trace(), sl.Mesh(dp=2, tp=2), batch="dp", params=specimen.rules).program
+    halves = halves_of(program)
+    drawing = ("aten.native_dropout.default", "aten.bernoulli_.float", "aten.rand_like.default")
+    whole, first, second = (operators(each) for each in (program.graph_module, halves.forward, halves.backward))
+    assert sum(whole[each] for each in drawing) >= 7
+    assert [first[each] for each in drawing] == [whole[each] for each in drawing]
+    assert not any(second[each] for each in drawing)
 
 
 def test_what_is_overwritten_after_the_forward_is_copied_first() -> None:
