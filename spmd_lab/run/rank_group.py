@@ -90,6 +90,7 @@ class RankGroup:
         environment = os.environ | {
             rank_process.ADDRESS: str(listener.address),
             rank_process.KEY: key.hex(),
+            rank_process.KERNEL: str(os.getpid()),
             rank_process.STORE: str(self._folder / "group"),
             rank_process.PLACES: str(self._folder / "places"),
             rank_process.DEVICE: device,

@@ -18,21 +18,13 @@ from tests.run import odd_operators
 from tests.run.saved_cases import program_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from spmd_lab.run.profile import Profile
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[sl.Ranks]:
-    with sl.Ranks(2, device="cpu") as found:
-        found.run(odd_operators.define)
-        yield found
 
 
 @pytest.fixture(scope="module")
 def late(ranks: sl.Ranks) -> Profile:
     """Rank 1 lingers for a fifth of a second in each run."""
+    ranks.run(odd_operators.define)
     with odd_operators.rule_of(odd_operators.linger):
         program = odd_operators.program_of(odd_operators.linger)
     return ranks.profile(program, torch.tensor([0.0, 0.0, 0.2, 0.2]), repeats=3)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -18,18 +19,10 @@ from torch.nn import functional as F
 
 import spmd_lab as sl
 from spmd_lab.errors import ArgumentError, RankError
+from spmd_lab.run.program_requests import ProgramRequest
+from spmd_lab.run.rank_work import ProgramWork
+from spmd_lab.run.ranks import _packed
 from tests.run import odd_operators
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[sl.Ranks]:
-    """Two ranks that stay, as in a notebook; what fails ends them, and they start anew."""
-    with sl.Ranks(2, patience_s=30.0) as found:
-        yield found
-    assert processes() == []
 
 
 def processes() -> list[int]:
@@ -131,6 +124,22 @@ def test_a_saved_program_runs_on_all_of_its_inputs(ranks: sl.Ranks, tmp_path: Pa
         ranks.run(saved, values[0])
 
 
+def test_different_programs_are_refused_before_anything_is_sent(ranks: sl.Ranks) -> None:
+    one, other = (
+        sl.spmd_expand(lambda x, n=n: (x * n).sum(), torch.ones(4), mesh=sl.Mesh(dp=2), batch="dp").program
+        for n in (2, 3)
+    )
+    works = [
+        _packed(ProgramWork(request.program, request.inputs([rank])[0], {}))
+        for rank, request in enumerate(ProgramRequest.of(each, (), 2) for each in (one, other))
+    ]
+    with pytest.raises(RankError, match=r"ranks have different programs: rank 0 has .* rank 1 has") as caught:
+        ranks._asked(works)
+    assert caught.value.rank == 0  # all of them say so
+    assert ranks.is_running
+    assert caught.value.node is None
+
+
 def test_a_failing_program_names_its_node_and_line(ranks: sl.Ranks) -> None:
     with pytest.raises(RankError) as caught:
         ranks.run(expanded().program, torch.tensor([1, 2, 3, 99, 1]))
@@ -210,3 +219,21 @@ def test_work_that_does_not_fit_is_refused_before_anything_starts() -> None:
     with pytest.raises(ArgumentError, match="int cannot be called"):
         ranks.run(3)  # type: ignore[arg-type]
     assert not ranks.is_running
+
+
+def test_nothing_is_left_when_the_kernel_is_killed(tmp_path: Path) -> None:
+    before = processes()
+    script = "import sys, time, spmd_lab as sl; r = sl.Ranks(1); r.run(int); print('up', flush=True); time.sleep(60)"
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    kernel = subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE)
+    assert kernel.stdout is not None
+    assert kernel.stdout.readline() == b"up\n"
+    assert len(list(tmp_path.glob("spmd_lab_ranks_*"))) == 1
+    kernel.kill()
+    kernel.wait()
+    kernel.stdout.close()
+    deadline = time.monotonic() + 10
+    while (processes() != before or list(tmp_path.glob("spmd_lab_ranks_*"))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert processes() == before
+    assert list(tmp_path.glob("spmd_lab_ranks_*")) == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import torch
 from torch import fx, nn
@@ -11,15 +9,6 @@ from torch import fx, nn
 import spmd_lab as sl
 from spmd_lab.errors import ArgumentError
 from tests.run.saved_cases import program_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[sl.Ranks]:
-    with sl.Ranks(2, device="cpu") as found:
-        yield found
 
 
 class Dropping(nn.Module):
