@@ -85,9 +85,8 @@ def split(
     results = [value for index, value in enumerate(returned) if index not in gradients]
     wanted = [value for index, value in enumerate(returned) if index in gradients]
     early = _needed_by(results)
-    early = early.union(
-        *(needed for node in _forward_draws(program.graph) if not (needed := _needed_by([node])) & late)
-    )
+    drawn = [_needed_by([node]) for node in _forward_draws(program.graph)]
+    early = early.union(*(needed for needed in drawn if not needed & late))
     _refuse_late_results(early & late, program)
     for node in program.graph.nodes:
         if node.target is operator.getitem and node.args[0] in early:
