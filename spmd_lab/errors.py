@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
     "ArgumentError",
@@ -45,6 +45,11 @@ class SpmdLabError(Exception):
     hint : str, optional
         What to try.
 
+    Attributes
+    ----------
+    steps : sequence
+        The steps that were expanded before it, where an expansion fails on its way.
+
     Examples
     --------
     >>> print(SpmdLabError("no axis named 'tq'", argument="batch='tq'", hint="did you mean 'tp'?"))
@@ -69,6 +74,7 @@ class SpmdLabError(Exception):
         self.argument = argument
         self.layouts = dict(layouts or {})
         self.hint = hint
+        self.steps: Sequence[object] = ()
         super().__init__("\n".join(self._lines()))
 
     def _lines(self) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import fx
 
-from spmd_lab.errors import ExpansionError, UnsupportedOperatorError
+from spmd_lab.errors import ExpansionError, SpmdLabError, UnsupportedOperatorError
 from spmd_lab.expand.steps import make_step
 from spmd_lab.expand.subgraph import Subgraph, known_subgraphs
 from spmd_lab.layout import replicated
@@ -80,10 +80,19 @@ def propagate(
         if node.op == "get_attr":
             walk.layouts[node.name] = walk.whole(node.meta["val"])
         elif node.op == "call_function":
-            walk.visit(node)
+            _visit(walk, node)
     if unsupported == "error":
         walk.refuse_gaps()
     return Propagated(walk.steps, walk.layouts, walk.subgraphs)
+
+
+def _visit(walk: _Walk, node: fx.Node) -> None:
+    """Expand a node; an error takes along what was expanded before it."""
+    try:
+        walk.visit(node)
+    except SpmdLabError as error:
+        error.steps = tuple(walk.steps)
+        raise
 
 
 class _Walk:

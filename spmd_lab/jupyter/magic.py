@@ -1,4 +1,4 @@
-"""The line magic ``%spmd_expand``."""
+"""The magics ``%spmd_expand`` and ``%%spmd_expand``."""
 
 # The decorators of IPython have no types.
 # mypy: disable-error-code="no-untyped-call, untyped-decorator"
@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import ast
 import linecache
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, cast
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_magic, magics_class, needs_local_scope, no_var_expand
+from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 import spmd_lab as sl
+from spmd_lab.expand.found import Steps
+from spmd_lab.jupyter.cell import cell_program
 from spmd_lab.jupyter.command_line import LineError, call_of, expression_of, rules_of, separate
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Iterable
 
 __all__ = ["SpmdMagics"]
 
-_FLAGS = frozenset({"--verify"})
+_FLAGS = frozenset({"--verify", "--film"})
 
 
 @magics_class
@@ -31,7 +35,7 @@ class SpmdMagics(Magics):
 
     @needs_local_scope
     @no_var_expand
-    @line_magic
+    @line_cell_magic
     @magic_arguments()
     @argument("call", nargs="?", help="the program and its example inputs, as a call: model(x, y, mask=m)")
     @argument("--mesh", help="axes and sizes, outermost first: dp=2,tp=4; or a variable that holds a Mesh")
@@ -45,9 +49,10 @@ class SpmdMagics(Magics):
     @argument("--random", choices=["exact", "local"], help="whose random numbers are drawn")
     @argument("--loss", help="the name of the loss function, or an expression: 'lambda out: out.sum()'")
     @argument("--verify", action="store_true", help="run every rank, and show the proof too")
+    @argument("--film", action="store_true", help="show the film too: every step, one at a time")
     @argument("-o", dest="output", metavar="NAME", help="the variable to keep the expansion in")
-    def spmd_expand(self, line: str, local_ns: dict[str, Any] | None = None) -> sl.Expansion:
-        """Expand a call over a mesh, show the expansion and return it.
+    def spmd_expand(self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None) -> sl.Expansion:
+        """Expand a call, or a cell of plain tensor code, over a mesh; show the expansion and return it.
 
         The line ::
 
@@ -60,9 +65,28 @@ class SpmdMagics(Magics):
         Options may stand before or after the call. Rules are separated by commas; ``--params`` may be given
         several times, and takes ``colwise("**.q", axis="tp")`` as well. As with any value, a notebook shows the
         expansion if the line is the last one of its cell; ``expansion = %spmd_expand ...`` keeps it instead.
+
+        As a cell, the code is what is expanded: the tensors that it reads are its inputs, those that it assigns its
+        outputs, and the notebook's variables get the values that they have on one device. The cell ::
+
+            %%spmd_expand --mesh dp=2,tp=2 --inputs "x=b/dp d, w=d h/tp"
+            h = x @ w
+            y = h.relu()
+
+        stands for ::
+
+            def cell(x, w):
+                h = x @ w
+                y = h.relu()
+                return {"h": h, "y": y}
+            spmd_lab.spmd_expand(cell, x, w, mesh=Mesh(dp=2, tp=2), inputs={"x": "b/dp d", "w": "d h/tp"})
+
+        There, ``--loss`` may name one of its outputs. Where an operator cannot be expanded, the steps before it are
+        shown above the error.
         """
+        names = {**self._variables, **(local_ns or {})}
         try:
-            return self._expand(line, {**self._variables, **(local_ns or {})})
+            return self._expand(line, names) if cell is None else self._expand_cell(line, cell, names)
         except LineError as error:
             raise UsageError(f"%spmd_expand: {error}") from None
 
@@ -73,19 +97,54 @@ class SpmdMagics(Magics):
         variables: dict[str, Any] = self.shell.user_ns
         return variables
 
-    def _expand(self, line: str, names: dict[str, Any]) -> sl.Expansion:
+    def _given(self, line: str) -> tuple[Namespace, str]:
+        """The options of a line, and its call."""
         options, text = separate(line, _FLAGS)
         magic: Any = self.spmd_expand
         given: Namespace = magic.parser.parse_args(options)
         if given.output is not None and not given.output.isidentifier():
             raise LineError(f"-o {given.output} is no name for a variable")
-        fn, args, kwargs = _evaluate_call(call_of(text), names)
-        expansion = sl.spmd_expand(fn, *args, kwargs=kwargs, mesh=_mesh(given.mesh, names), **_placing(given, names))
+        return given, text
+
+    def _expand(self, line: str, names: dict[str, Any]) -> sl.Expansion:
+        given, text = self._given(line)
+        call = call_of(text)
+        mesh = _mesh(given.mesh, names)
+        fn, args, kwargs = _evaluate_call(call, names)
+        return self._shown(given, _expanded(fn, args, kwargs, mesh, _placing(given, names)))
+
+    def _expand_cell(self, line: str, cell: str, names: dict[str, Any]) -> sl.Expansion:
+        given, text = self._given(line)
+        if text:
+            raise LineError(f"{text} is not an option; in a cell, the code itself is what is expanded")
+        mesh = _mesh(given.mesh, names)
+        assert self.shell is not None
+        program = cell_program(cell, self.shell.compile.cache(cell), names)
+        self._variables.update(program.values)
+        placing = _placing(given, {**names, **program.values}, frozenset(program.values))
+        return self._shown(given, _expanded(program.function, program.inputs.values(), {}, mesh, placing))
+
+    def _shown(self, given: Namespace, expansion: sl.Expansion) -> sl.Expansion:
+        """Keep an expansion, and show what is wanted besides."""
         if given.output is not None:
             self._variables[given.output] = expansion
         if given.verify:
             display(expansion.program.verify())
+        if given.film:
+            display(expansion.film())
         return expansion
+
+
+def _expanded(
+    fn: Any, args: Iterable[Any], kwargs: dict[str, Any], mesh: sl.Mesh, placing: dict[str, Any]
+) -> sl.Expansion:
+    """The expansion; where it fails, the steps before that are shown."""
+    try:
+        return sl.spmd_expand(fn, *args, kwargs=kwargs, mesh=mesh, **placing)
+    except sl.SpmdLabError as error:
+        if error.steps:
+            display(Steps(cast("tuple[sl.Step, ...]", error.steps)))
+        raise
 
 
 def _evaluate(tree: ast.expr, names: dict[str, Any]) -> Any:
@@ -123,7 +182,7 @@ def _mesh(text: str | None, names: dict[str, Any]) -> sl.Mesh:
         raise LineError(f"--mesh {text}: {error.what}, as in --mesh dp=2,tp=4") from None
 
 
-def _placing(given: Namespace, names: dict[str, Any]) -> dict[str, Any]:
+def _placing(given: Namespace, names: dict[str, Any], outputs: frozenset[str] = frozenset()) -> dict[str, Any]:
     """The options that were given, as the arguments of `spmd_lab.spmd_expand`."""
     placing: dict[str, Any] = {}
     if given.batch is not None:
@@ -139,6 +198,8 @@ def _placing(given: Namespace, names: dict[str, Any]) -> dict[str, Any]:
         if getattr(given, name) is not None:
             placing[name] = getattr(given, name)
     if given.loss is not None:
+        if given.loss in outputs:
+            return {**placing, "loss": itemgetter(given.loss)}
         tree = expression_of(given.loss)
         if tree is None:
             raise LineError(f"--loss {given.loss} is no expression")

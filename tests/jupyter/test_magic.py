@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import spmd_lab as sl
+from spmd_lab.expand.propagate import _Walk
+from spmd_lab.jupyter.cell import cell_program
+from spmd_lab.jupyter.completion import completions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,3 +186,149 @@ def test_errors_of_the_expansion_come_through(shell: InteractiveShell) -> None:
         shell.run_line_magic("spmd_expand", '--mesh dp=2 --params "k.weight=o/dp i" model(x)')
     with pytest.raises(NameError, match="unknown"):
         shell.run_line_magic("spmd_expand", "--mesh dp=2 unknown(x)")
+
+
+# --- as a cell ------------------------------------------------------------------------------------
+
+CELL = """h = x @ w
+n = h.shape[0] + offset
+y = h.relu() / n
+loss = y.sum()"""
+
+
+@pytest.fixture
+def tensors(shell: InteractiveShell) -> InteractiveShell:
+    assert shell.run_cell("w, offset = torch.arange(32.0).reshape(4, 8), 2").success
+    return shell
+
+
+def test_a_cell_is_expanded_from_what_it_reads_to_what_it_assigns(tensors: InteractiveShell) -> None:
+    line = '--mesh dp=2,tp=2 --inputs "x=b/dp d, w=d h/tp"'
+    expansion = tensors.run_cell_magic("spmd_expand", line, CELL)
+    assert layouts(expansion) == {
+        "x": "f32[8/dp, 4]",
+        "w": "f32[4, 8/tp]",
+    }
+    names = [found.name for found in expansion.traced.outputs if found.role == "output"]
+    assert [name.rpartition(".")[2] for name in names] == ["h", "y", "loss"]
+    assert expansion.program.verify().ok
+    assert {step.source.code for step in expansion.steps if step.source is not None} >= {"h = x @ w"}
+
+
+def test_the_notebook_gets_the_values_of_one_device(tensors: InteractiveShell) -> None:
+    tensors.run_cell_magic("spmd_expand", "--mesh dp=2 --batch dp", CELL)
+    x, w, names = tensors.user_ns["x"], tensors.user_ns["w"], tensors.user_ns
+    assert torch.equal(names["h"], x @ w)
+    assert names["n"] == 10
+    assert torch.equal(names["y"], (x @ w).relu() / 10)
+
+
+def test_a_cell_has_the_loss_that_it_names(tensors: InteractiveShell) -> None:
+    line = '--mesh dp=2 --inputs "x=b/dp d" --loss loss'
+    assert tensors.run_cell("w.requires_grad_()").success
+    expansion = tensors.run_cell_magic("spmd_expand", line, CELL)
+    assert "grad(w)" in [found.name for found in expansion.traced.outputs]
+    assert expansion.program.verify().ok
+
+
+def test_a_cell_stands_for_the_plain_python_of_its_help(tensors: InteractiveShell) -> None:
+    told = tensors.find_line_magic("spmd_expand").__doc__.partition("%%spmd_expand")[2]
+    lines = [each.strip() for each in told.splitlines()]
+    by_cell = tensors.run_cell_magic("spmd_expand", lines[0], "\n".join(lines[1:3]))
+    start = next(index for index, each in enumerate(lines) if each.startswith("def cell"))
+    define = "\n".join([lines[start], *(f"    {each}" for each in lines[start + 1 : start + 4])])
+    known = {"spmd_lab": sl, "Mesh": sl.Mesh, **tensors.user_ns}
+    exec(define, known)
+    plain = eval(lines[start + 4], known)
+    assert layouts(by_cell) == layouts(plain)
+    assert [step.outputs for step in by_cell.steps] == [step.outputs for step in plain.steps]
+
+
+@pytest.mark.parametrize(
+    ("line", "cell", "what"),
+    [
+        ("--mesh dp=2 model(x)", "y = x", r"model\(x\) is not an option"),
+        ("--mesh dp=2", "# nothing", "the cell is empty"),
+        ("--mesh dp=2", "y = x +", "line 1 of the cell is no Python"),
+        ("--mesh dp=2", "y = x\nreturn y", "line 2 of the cell: return has no meaning"),
+        ("--mesh dp=2", "y = x + nowhere", "the cell reads nowhere, which nothing defines"),
+        ("--mesh dp=2", "n = 3", "the cell assigns no tensor"),
+        ("", "y = x + 1", "the mesh is missing"),
+    ],
+)
+def test_bad_cells_are_refused_in_one_line(shell: InteractiveShell, line: str, cell: str, what: str) -> None:
+    with pytest.raises(UsageError, match=what) as caught:
+        shell.run_cell_magic("spmd_expand", line, cell)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cell", "read", "assigned"),
+    [
+        ("x += 1", {"x"}, {"x"}),
+        ("h = x\nx = h * 2", {"x"}, {"h", "x"}),
+        ("y = sum(f(k) for k in [x])", {"x"}, {"y"}),
+        ("y = (lambda x: x + 1)(w)", {"w"}, {"y"}),
+        ("a, b = x, w", {"x", "w"}, {"a", "b"}),
+        ("y = x\nfor i in range(2):\n    y = y + w", {"x", "w"}, {"y"}),
+    ],
+)
+def test_what_a_cell_reads_and_assigns(cell: str, read: set[str], assigned: set[str]) -> None:
+    names = {"x": torch.ones(2), "w": torch.ones(2), "k": torch.ones(2), "f": lambda value: value}
+    program = cell_program(cell, "<cell>", names)
+    assert set(program.inputs) == read
+    made = program.function(**program.inputs)
+    assert set(made) == assigned
+    assert all(torch.equal(made[name], program.values[name]) for name in assigned)
+
+
+# --- films, parts, completion ---------------------------------------------------------------------
+
+
+def test_a_film_is_shown_too(shell: InteractiveShell) -> None:
+    with capture_output() as shown:
+        shell.run_cell("%spmd_expand --mesh dp=2 --batch dp --film model(x)")
+    assert any("application/vnd.jupyter.widget-view+json" in output.data for output in shown.outputs)
+
+
+def test_what_was_expanded_before_an_error_is_shown(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    visit = _Walk.visit
+
+    def fails(walk: _Walk, node: torch.fx.Node) -> None:
+        if "relu" in node.name:
+            raise sl.SpmdLabError("no way through", node=node.name)
+        visit(walk, node)
+
+    monkeypatch.setattr(_Walk, "visit", fails)
+    with capture_output() as shown, pytest.raises(sl.SpmdLabError, match="no way through"):
+        shell.run_line_magic("spmd_expand", "model(x) --mesh dp=2 --batch dp")
+    told = shown.stdout + "".join(str(output.data) for output in shown.outputs)
+    assert "addmm, forward" in told
+    assert "relu, forward" not in told
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("%spmd_expand model(x) --me", ["--mesh"]),
+        ("%spmd_expand model(x) --v", ["--verify"]),
+        ("%spmd_expand model(x) --mesh dp=2,tp=2 --batch d", ["dp"]),
+        ("%spmd_expand model(x) --mesh here --batch ", ["dp", "tp"]),
+        ("%spmd_expand model(x) --mesh he", ["here"]),
+        ("%spmd_expand model(x) --pending k", ["keep"]),
+        ("%spmd_expand model(x) --params q", ["q.bias", "q.weight"]),
+        ('%spmd_expand model(x) --mesh here --params "q.weight=o/t', ["tp"]),
+        ("%spmd_expand model(x) --loss lo", ["loss"]),
+        ("%spmd_expand model(x) --mesh nonsense --batch ", []),
+    ],
+)
+def test_lines_are_completed(shell: InteractiveShell, typed: str, expected: list[str]) -> None:
+    assert shell.run_cell("here = sl.Mesh(dp=2, tp=2)").success
+    symbol = re.split(r"[\s=/\"]", typed)[-1]
+    parser = shell.find_line_magic("spmd_expand").__func__.parser
+    assert completions(typed, symbol, shell.user_ns, parser) == expected
+
+
+def test_the_shell_completes(shell: InteractiveShell) -> None:
+    _, found = shell.complete(None, "%spmd_expand model(x) --mes")
+    assert "--mesh" in found
