@@ -17,6 +17,7 @@ from spmd_lab.torch_internals.fakes import data_dependence, operator_without_sha
 from spmd_lab.torch_internals.functional_ops import returns_what_it_writes
 from spmd_lab.torch_internals.operators import loses_gradients
 from spmd_lab.trace.recorder import is_user_code, source_of_frame, user_frame
+from spmd_lab.trace.ways_out import known_beforehand, told_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -180,7 +181,7 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
         return TraceError(
             f"{operator} does not say which shapes it returns",
             source=source,
-            hint=_shapes_told_by(operator),
+            hint=told_by(operator),
         )
     depends = data_dependence(error)
     if depends is not None and depends.kind == "value" and _went_through(error, _BATCH_NORM):
@@ -201,7 +202,7 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
             f"{name} calls {depends.operator}, the shape of whose output depends on data, so its program is not one "
             "graph",
             source=source,
-            hint=_known_beforehand(depends.operator),
+            hint=known_beforehand(depends.operator),
         )
     construct = construct_behind(error)
     if construct is not None:
@@ -219,27 +220,6 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
         else "run it eagerly on the same arguments first; the cause is chained to this error",
     )
 
-
-def _shapes_told_by(operator: str) -> str:
-    """Whose operator it is decides what can be done."""
-    if operator.startswith("aten."):
-        return "a custom operator (torch.library) around this part, with a register_fake of its own"
-    return f'torch.library.register_fake("{"::".join(operator.split(".")[:2])}")'
-
-
-def _known_beforehand(operator: str) -> str:
-    """What to write instead of an operator that makes as many elements as it finds."""
-    return next((hint for names, hint in _INSTEAD.items() if any(each in operator for each in names)), _SOME_SIZE)
-
-
-_SOME_SIZE = "a shape that is known beforehand, or a custom operator (torch.library) around this part"
-_INSTEAD = {
-    ("nonzero", "index", "masked_select", "argwhere"): "torch.where(mask, x, 0) instead of x[mask]; topk of a fixed "
-    "number of elements where only some shall go on",
-    ("repeat_interleave",): "output_size=, if every rank knows it",
-    ("unique",): "a table of all values there can be, and scatter_add or torch.isin against it",
-    ("bincount",): "torch.zeros(length).scatter_add(0, x, ones): a length that is known beforehand",
-}
 
 _WANT_DATA = ("FunctionalTensor", "FakeTensor", ".numpy()", "data pointer")
 """What torch's errors mention where a program reads the data of a traced tensor."""
