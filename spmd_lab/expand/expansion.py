@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from spmd_lab.expand.subgraph import Subgraph
     from spmd_lab.explain import CollectiveTable
     from spmd_lab.jupyter.film import Film
+    from spmd_lab.jupyter.live import LiveLayouts
     from spmd_lab.layout import Layout
     from spmd_lab.mesh import Mesh
     from spmd_lab.prove import VerifyReport
@@ -213,6 +214,12 @@ class Expansion:
         from spmd_lab.jupyter.film import Film
 
         return Film(self, values)
+
+    def live(self) -> LiveLayouts:
+        """Choose layouts in a notebook: each choice expands the same trace again, and shows what it changes."""
+        from spmd_lab.jupyter.live import LiveLayouts
+
+        return LiveLayouts(self)
 
     def card(self, report: VerifyReport) -> Card:
         """The expansion as it shows itself, with the proof of its program beside its numbers.

@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from spmd_lab.records.adapter import Shown
     from spmd_lab.show.film_records import FilmRecord
     from spmd_lab.show.picture import Picture
+    from spmd_lab.show.value_records import ExpansionRecord
     from spmd_lab.trace.values import TracedGraph
 
 __all__ = [
+    "brief_record_of",
     "card",
     "draw",
     "draw_change",
@@ -108,6 +110,11 @@ def html_page(expansion: Expansion, report: VerifyReport | None = None) -> str:
     """
     record = expansion_record(expansion, pictures=True)
     return expansion_page(record, None if report is None else report_record(report))
+
+
+def brief_record_of(expansion: Expansion) -> ExpansionRecord:
+    """The numbers of an expansion, without its modules."""
+    return expansion_record(expansion, modules=False)
 
 
 def card(expansion: Expansion, report: VerifyReport) -> Card:
