@@ -50,7 +50,7 @@ def lean(graph_module: fx.GraphModule, expansion: Expansion, rank: int) -> None:
 
 def _same_as(node: fx.Node, expansion: Expansion, rank: int) -> fx.Node | None:
     """The node whose value this one gives back, if that is all it does."""
-    find = _UNDO.get(node.target)  # type: ignore[arg-type]
+    find = _UNDO.get(node.target)
     if find is not None:
         return find(node, expansion, rank)
     source = node.args[0] if node.target is _WAIT else None

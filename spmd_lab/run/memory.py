@@ -73,4 +73,4 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
         return 0, 0
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     start = tensor.storage_offset()
-    return start * tensor.itemsize, (start + reach + 1) * tensor.itemsize
+    return int(start * tensor.itemsize), int((start + reach + 1) * tensor.itemsize)
