@@ -11,6 +11,7 @@ from spmd_lab.errors import ArgumentError, SpmdLabError
 from spmd_lab.run.agreement import digest, exchange, exchange_digests
 from spmd_lab.run.calls import CallKind, example_of, whole_kind
 from spmd_lab.run.plan import make_plan
+from spmd_lab.run.same_program import program_identity, require_same
 from spmd_lab.torch_internals.fakes import FakeTensorMode
 from spmd_lab.trace import trace_for_autograd
 
@@ -54,7 +55,7 @@ class Plans:
         self._request = request
         examples = [leaf.value for leaf in arguments.tensors]
         whole = range(len(examples)) if request.global_inputs else ()
-        self.first = make_plan(request, self._trace(arguments, examples), whole, None)
+        self.first = self._agreed(make_plan(request, self._trace(arguments, examples), whole, None))
         self._layouts = _argument_layouts(self.first, arguments)
         self._refuse_pending_wholes()
         self._plans: OrderedDict[tuple[int, ...], _Kept] = OrderedDict()
@@ -109,7 +110,14 @@ class Plans:
         with FakeTensorMode():
             examples = [example_of(each, device) for _, each in kind.tensors]
         whole = [position for position, (_, each) in enumerate(calls[0].tensors) if each.is_whole]
-        return make_plan(self._request, self._trace(arguments, examples), whole, self.first.expansion)
+        return self._agreed(make_plan(self._request, self._trace(arguments, examples), whole, self.first.expansion))
+
+    def _agreed(self, plan: Plan) -> Plan:
+        """A plan that every rank has made alike: else they would wait for one another, or add up different things."""
+        program = plan.program
+        told = f"{program.expansion.name}, {len(program.collectives)} collectives"
+        require_same(program_identity(program), told, self._request.device_mesh)
+        return plan
 
     def _trace(self, arguments: Arguments, examples: Sequence[torch.Tensor]) -> TracedGraph:
         args, kwargs = arguments.with_tensors(examples)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,12 +35,17 @@ def program_identity(program: Program) -> str:
     (True, False)
     """
     nodes = [
-        (node.op, node.name, str(node.target), str(node.args), str(node.kwargs), node.meta.get("spmd_step", ""))
+        (node.op, node.name, _name_of(node.target), str(node.args), str(node.kwargs), node.meta.get("spmd_step", ""))
         for node in program.graph_module.graph.nodes
     ]
     layouts = [str(layout) for layout in (*program.input_layouts, *program.output_layouts)]
     said = [repr(program.expansion.mesh), sorted(program.rank_axes), layouts, nodes, str(torch.__version__)]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+
+
+def _name_of(target: Any) -> str:
+    """The name of what a node calls; that of a function says where it lies in the memory of one process."""
+    return target.__qualname__ if isinstance(target, FunctionType) else str(target)
 
 
 def require_same(identity: str, told: str, device_mesh: DeviceMesh | None = None, what: str = "programs") -> None:
