@@ -19,10 +19,12 @@ _BODY = f"{FRAME};font-family:system-ui,sans-serif;margin:16px auto;padding:0 16
 
 def expansion_page(record: ExpansionRecord, report: ReportRecord | None = None) -> str:
     """A self-contained page of an expansion, with its proof where there is one."""
-    title = tag("title", escaped(f"{record.name} on {mesh_text(record.axes)}"))
+    name = escaped(f"{record.name} on {mesh_text(record.axes)}")
+    title, heading = tag("title", name), tag("h1", name, style="font-size:20px")
     metas = Html(
         '<meta charset="utf-8"><meta name="color-scheme" content="light dark">'
         '<meta name="viewport" content="width=device-width">'
     )
     head = tag("head", metas, title)
-    return f'<!doctype html>\n<html lang="en">{head}{tag("body", card_html(record, report), style=_BODY)}</html>\n'
+    body = tag("body", tag("main", heading, card_html(record, report)), style=_BODY)
+    return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'

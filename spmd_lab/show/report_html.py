@@ -45,7 +45,7 @@ def report_outputs(record: ReportRecord) -> Html:
     ]
     if not rows:
         return Html("")
-    listed = table(("output", "layout", "absolute error", "scaled", "allowed", ""), rows)
+    listed = table(("output", "layout", "absolute error", "scaled", "allowed", "verdict"), rows)
     against = f"{counted(len(rows), 'output')} against eager PyTorch"
     return details(bold(against), listed, opened=not record.ok)
 
