@@ -19,7 +19,7 @@ from spmd_lab.prove.pieces import Whole, assemble, is_inexact, replicas
 from spmd_lab.prove.tally import Tally
 from spmd_lab.prove.tolerance import Shaker, noise_of
 from spmd_lab.streams import Stream
-from spmd_lab.torch_internals.operators import is_operator, is_random, may_alias
+from spmd_lab.torch_internals.operators import is_operator, is_random, is_view
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -163,11 +163,14 @@ class Follower:
     def _unreported(self, node: fx.Node, expected: torch.Tensor) -> Whole:
         """What no rank says to hold: a view of what was reduced is as inexact as that."""
         held = self._held.get(node.all_input_nodes[0]) if len(node.all_input_nodes) == 1 else None
-        if not isinstance(held, Whole) or held.scale is None or not may_alias(node.target):
+        moves = is_operator(node.target) and is_view(node.target)
+        if not moves or not isinstance(held, Whole) or held.scale is None:
             return Whole(expected)
-        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda _: held.scale)
-        view: Any = whatever_the_strides(node.target)  # type: ignore[arg-type]
-        return Whole(expected, view(*args, **kwargs))
+        scale = torch.complex(held.scale, held.scale) if held.value.is_complex() else held.scale
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda _: scale)
+        view: Any = whatever_the_strides(node.target)
+        seen: torch.Tensor = view(*args, **kwargs)
+        return Whole(expected, seen.abs() if seen.shape == expected.shape else None)
 
     def _draws_locally(self, node: fx.Node) -> bool:
         step = self._steps.get(_producer(node).name)

@@ -16,6 +16,7 @@ __all__ = [
     "is_operator",
     "is_random",
     "is_uninitialised",
+    "is_view",
     "loses_gradients",
     "may_alias",
     "operator_name",
@@ -120,8 +121,12 @@ def may_alias(target: object) -> bool:
     """
     if not isinstance(target, OpOverload) or not torch._library.utils.is_builtin(target):
         return True
-    says_so = any(each.alias_info is not None for each in target._schema.returns)
-    return says_so or _has_kernel(target, "CompositeImplicitAutograd")
+    return is_view(target) or _has_kernel(target, "CompositeImplicitAutograd")
+
+
+def is_view(op: OpOverload) -> bool:
+    """Whether an operator says that it gives back memory of its arguments."""
+    return any(each.alias_info is not None for each in op._schema.returns)
 
 
 def _has_kernel(op: OpOverload, key: str) -> bool:
