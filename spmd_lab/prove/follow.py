@@ -168,7 +168,7 @@ class Follower:
             return Whole(expected)
         scale = torch.complex(held.scale, held.scale) if held.value.is_complex() else held.scale
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda _: scale)
-        view: Any = whatever_the_strides(node.target)
+        view: Any = whatever_the_strides(node.target)  # type: ignore[arg-type]
         seen: torch.Tensor = view(*args, **kwargs)
         return Whole(expected, seen.abs() if seen.shape == expected.shape else None)
 
