@@ -68,7 +68,7 @@ class Shaker:
         away = torch.where(
             value == 0, torch.ones_like(value), value.sgn()
         )  # pieces that cancel are rounded all the same
-        return value - (away * (scale * (1 - factors))).to(value.dtype)
+        return value - (away * (_finite(scale) * (1 - factors))).to(value.dtype)
 
     def _taken(self, value: torch.Tensor) -> torch.Tensor:
         """One factor per element, from another place of one long row each time."""

@@ -162,3 +162,9 @@ def test_pieces_that_cancel_are_shaken_in_units_of_their_size() -> None:
     assert bool((moved > 0).all())
     assert float(moved.max()) <= 8 * 6 * torch.finfo(torch.float32).eps
     assert torch.equal(Shaker(0)(zeros, torch.zeros(100)), zeros)
+
+
+def test_what_is_infinite_stays_so_when_it_is_shaken() -> None:
+    infinite = torch.tensor([torch.inf, -torch.inf])
+    assert torch.equal(Shaker(0)(infinite), infinite)
+    assert torch.equal(Shaker(0)(infinite, infinite.abs()), infinite)

@@ -57,7 +57,7 @@ def case(number: int, seed: int = 0) -> Case:
     scale = 10 ** draw.choice([0.0, draw.uniform(-6, min(6, LARGEST.get(dtype, 6)))])
     build = Building(draw, dtype, scale, infinite=draw.random() < 0.04)
     build.fresh([draw.randint(1, 7) for _ in range(draw.choice([1, 2, 2, 3, 3, 4]))], scale)
-    for _ in range(draw.randint(1, 6)):
+    for _ in range(draw.choice([1, 2, 3, 4, 5, 6, 8, 10])):
         _grow(build)
     mesh = sl.Mesh(**draw.choice(MESHES))
     outputs = _outputs(build)

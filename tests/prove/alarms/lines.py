@@ -162,6 +162,7 @@ def group_norm(build: Building, at: int) -> None:
 def batch_norm(build: Building, at: int) -> None:
     x = build.values[at]
     need(x.ndim in (2, 3) and x.shape[0] > 2 and x.numel() > 0)
+    need(not build.infinite)  # torch multiplies out, and makes inf - inf of an infinite weight, where a shard does not
     weight, bias = build.fresh((x.shape[1],)), build.fresh((x.shape[1],))
     build.add("batch_norm", lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), at, weight, bias)
 
@@ -225,6 +226,64 @@ def classes(build: Building, at: int) -> None:
     build.add("cross_entropy", partial(F.cross_entropy, label_smoothing=smoothing), at, targets)
 
 
+def weighted_classes(build: Building, at: int) -> None:
+    x = build.values[at]
+    need(x.ndim == 2 and x.numel() > 0 and x.shape[0] > 1)
+    targets, weight = build.indices(x.shape[:1], x.shape[1]), build.fresh(x.shape[1:])
+
+    def loss(x: torch.Tensor, targets: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        first = torch.arange(len(targets)) == 0
+        return F.cross_entropy(x, targets.masked_fill(first, -100), weight.abs() + 0.1)
+
+    build.add("weighted cross_entropy", loss, at, targets, weight)
+
+
+def scatter(build: Building, at: int) -> None:
+    x = build.values[at]
+    need(x.ndim == 2 and x.numel() > 0)
+    which = build.indices(x.shape, x.shape[0])
+    build.add("scatter_add", lambda x, i, y: x.scatter_add(0, i, y), at, which, build.fresh(x.shape, build.scale))
+
+
+def bag(build: Building, at: int) -> None:
+    x = build.values[at]
+    need(x.ndim == 2 and x.shape[0] > 0)
+    mode = build.draw.choice(["sum", "mean"])
+    build.add(f"bag {mode}", partial(F.embedding_bag, mode=mode), build.indices((3, 4), x.shape[0]), at)
+
+
+def largest(build: Building, at: int) -> None:
+    x = build.values[at]
+    need(x.ndim > 0 and x.shape[-1] > 1)
+    build.add("topk", lambda x: x.topk(2)[0], at)
+
+
+def resized(build: Building, at: int) -> None:
+    x = build.values[at]
+    need(x.ndim == 3 and x.numel() > 0)
+    mode = build.draw.choice(["linear", "nearest"])
+    build.add(f"resized {mode}", partial(F.interpolate, size=5, mode=mode), at)
+
+
+def converted(build: Building, at: int) -> None:
+    """Mixed precision: there and back, with something in between."""
+    other = build.draw.choice([torch.float32, torch.bfloat16, torch.float64])
+    name = build.draw.choice(list(UNARY))
+    build.add(f"{name} in {other}", lambda x: UNARY[name](x.to(other)).to(x.dtype), at)
+
+
+def in_place(build: Building, at: int) -> None:
+    x = build.values[at]
+    need(x.ndim > 0 and x.shape[0] > 1)
+    build.add("in place", _written, at, build.fresh(x.shape[1:]))
+
+
+def _written(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    copy = x.clone()
+    copy[0] = y
+    return copy.mul_(2).add_(1)
+
+
 def dropout(build: Building, at: int) -> None:
     build.add("dropout", lambda x: F.dropout(x, 0.4, training=True), at)
 
@@ -232,6 +291,7 @@ def dropout(build: Building, at: int) -> None:
 GROWS: tuple[Callable[[Building, int], None], ...] = (
     *(unary,) * 5, *(binary,) * 5, *(along,) * 6, *(whole,) * 3, *(linear,) * 4, *(product,) * 2,
     einsum, layer_norm, layer_norm, rms_by_hand, group_norm, batch_norm, convolution, pooling, attention,
-    embedding, select, gather, classes, dropout,
+    embedding, select, gather, classes, dropout, weighted_classes, scatter, bag, largest, resized, converted, converted,
+    in_place,
 )  # fmt: skip
 """Everything that a program may grow by, the more common the more often."""
