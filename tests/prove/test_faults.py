@@ -8,7 +8,7 @@ from tests.prove.faults import KINDS, Fault, Outcome, faults_of, outcome_of, sam
 from tests.prove.faults.outcome import values_differ
 from tests.prove.specimens import SPECIMENS
 
-OF_KIND = 8
+OF_KIND = 7
 
 
 @pytest.fixture(scope="module")
