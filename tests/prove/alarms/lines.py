@@ -162,7 +162,7 @@ def group_norm(build: Building, at: int) -> None:
 def batch_norm(build: Building, at: int) -> None:
     x = build.values[at]
     need(x.ndim in (2, 3) and x.shape[0] > 2 and x.numel() > 0)
-    need(not build.infinite)  # torch multiplies out, and makes inf - inf of an infinite weight, where a shard does not
+    need(not build.infinite)  # torch multiplies out, and so makes inf - inf of an infinite weight; the ranks do not
     weight, bias = build.fresh((x.shape[1],)), build.fresh((x.shape[1],))
     build.add("batch_norm", lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), at, weight, bias)
 
@@ -262,6 +262,9 @@ def resized(build: Building, at: int) -> None:
     x = build.values[at]
     need(x.ndim == 3 and x.numel() > 0)
     mode = build.draw.choice(["linear", "nearest"])
+    need(
+        mode == "nearest" or not build.infinite
+    )  # as torch traces it, a + (b - a) * w, it is not what eager torch does
     build.add(f"resized {mode}", partial(F.interpolate, size=5, mode=mode), at)
 
 
