@@ -37,7 +37,8 @@ class Building:
     scale : float
         About how large the first input is.
     infinite : bool
-        Whether some elements of inputs are infinite.
+        Whether an element of the first input is infinite. An infinite factor would make no number of those pieces of a
+        sum that are zero: such a program is not right.
     """
 
     draw: random.Random
@@ -53,7 +54,7 @@ class Building:
         """One more input; the position of its value."""
         generator = torch.Generator().manual_seed(self.draw.randrange(2**31))
         value = _elements(self.draw.choice(VALUES), shape, generator) * scale
-        if self.infinite and value.numel() > 2:
+        if self.infinite and not self.inputs and value.numel() > 2:
             value.view(-1)[self.draw.randrange(value.numel())] = self.draw.choice([torch.inf, -torch.inf])
         return self._given(value.to(self.dtype))
 

@@ -162,7 +162,6 @@ def group_norm(build: Building, at: int) -> None:
 def batch_norm(build: Building, at: int) -> None:
     x = build.values[at]
     need(x.ndim in (2, 3) and x.shape[0] > 2 and x.numel() > 0)
-    need(not build.infinite)  # torch multiplies out, and so makes inf - inf of an infinite weight; the ranks do not
     weight, bias = build.fresh((x.shape[1],)), build.fresh((x.shape[1],))
     build.add("batch_norm", lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), at, weight, bias)
 
