@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from spmd_lab.binding import bound, check_device_mesh, is_collective
+from spmd_lab.drawn import Drawn
 from spmd_lab.errors import RebuildError, expect
 from spmd_lab.expand.expansion import Expansion
 from spmd_lab.expand.resolve import output_nodes
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    import networkx
     from torch.distributed.device_mesh import DeviceMesh
 
     from spmd_lab.expand import Step
@@ -30,13 +30,12 @@ if TYPE_CHECKING:
     from spmd_lab.layout import Layout
     from spmd_lab.prove import VerifyReport
     from spmd_lab.run.ranks import Ranks
-    from spmd_lab.show.picture import Picture
 
 __all__ = ["Program", "rebuild"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Program:
+class Program(Drawn):
     """What the ranks run: one flat graph over local tensors, with its collectives.
 
     Parameters
@@ -148,43 +147,6 @@ class Program:
         from spmd_lab.records import html
 
         return html(self)
-
-    def draw(
-        self, depth: int | None = None, around: str | None = None, hops: int = 1, only: str | None = None
-    ) -> Picture:
-        """What rank 0 runs, as a picture; by modules where it has more than 300 nodes.
-
-        Parameters
-        ----------
-        depth : int, optional
-            Draw modules instead of nodes, those of so many names in their paths.
-        around : str, optional
-            Draw this node and those that are at most ``hops`` edges away.
-        hops : int
-            See ``around``.
-        only : "collectives", optional
-            Draw nothing else; an edge says that what one gives reaches the next.
-
-        Returns
-        -------
-        Picture
-            It shows itself; ``save`` writes it as SVG, ``figure`` gives a figure of matplotlib.
-        """
-        from spmd_lab.records import draw
-
-        return draw(self, depth, around, hops, only)
-
-    def to_networkx(self) -> networkx.DiGraph[str]:
-        """The graph for networkx; its nodes have kind, op, phase, module, line, step, value, layout, axis, bytes."""
-        from spmd_lab.records import networkx_of
-
-        return networkx_of(self)
-
-    def to_dot(self, path: str | os.PathLike[str]) -> Path:
-        """Write the graph in the language of Graphviz."""
-        from spmd_lab.records import save_dot
-
-        return save_dot(self, path)
 
     def to_text(self) -> str:
         """The whole code, where ``repr`` leaves out the middle of long code."""

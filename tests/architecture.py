@@ -14,7 +14,7 @@ PACKAGE = "spmd_lab"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("torch_internals",),
-    ("errors", "mesh", "elements", "layout", "notation", "parsing"),
+    ("drawn", "errors", "mesh", "elements", "layout", "notation", "parsing"),
     ("local_graph", "binding", "streams"),
     ("without_data",),
     ("rules",),

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable
-    from pathlib import Path
+from spmd_lab.drawn import Drawn
 
-    import networkx
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import fx
 
     from spmd_lab.layout import Layout
@@ -141,7 +140,7 @@ class Collective:
 
 
 @dataclass(frozen=True, repr=False)
-class Step:
+class Step(Drawn):
     """One operator of the traced program, expanded; or one pending output, resolved.
 
     Parameters
@@ -198,40 +197,3 @@ class Step:
         from spmd_lab.records import html
 
         return html(self)
-
-    def draw(
-        self, depth: int | None = None, around: str | None = None, hops: int = 1, only: str | None = None
-    ) -> Picture:
-        """The dispatch subgraph as a picture.
-
-        Parameters
-        ----------
-        depth : int, optional
-            Draw modules instead of nodes, those of so many names in their paths.
-        around : str, optional
-            Draw this node and those that are at most ``hops`` edges away.
-        hops : int
-            See ``around``.
-        only : "collectives", optional
-            Draw nothing else; an edge says that what one gives reaches the next.
-
-        Returns
-        -------
-        Picture
-            It shows itself; ``save`` writes it as SVG, ``figure`` gives a figure of matplotlib.
-        """
-        from spmd_lab.records import draw
-
-        return draw(self, depth, around, hops, only)
-
-    def to_networkx(self) -> networkx.DiGraph[str]:
-        """The graph for networkx; its nodes have kind, op, phase, module, line, step, value, layout, axis, bytes."""
-        from spmd_lab.records import networkx_of
-
-        return networkx_of(self)
-
-    def to_dot(self, path: str | os.PathLike[str]) -> Path:
-        """Write the graph in the language of Graphviz."""
-        from spmd_lab.records import save_dot
-
-        return save_dot(self, path)

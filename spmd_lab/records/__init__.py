@@ -24,16 +24,15 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
+    from spmd_lab.drawn import Drawn
     from spmd_lab.expand.expansion import Expansion
-    from spmd_lab.expand.values import Redistribution, Step
+    from spmd_lab.expand.values import Redistribution
     from spmd_lab.layout import Layout
     from spmd_lab.prove import VerifyReport
-    from spmd_lab.rebuild import Program
     from spmd_lab.records.adapter import Shown
     from spmd_lab.show.film_records import FilmRecord
     from spmd_lab.show.picture import Picture
     from spmd_lab.show.value_records import ExpansionRecord
-    from spmd_lab.trace.values import TracedGraph
 
 __all__ = [
     "brief_record_of",
@@ -68,7 +67,7 @@ def draw_layout(value: Layout) -> Picture:
 
 
 def draw(
-    value: TracedGraph | Step | Program,
+    value: Drawn,
     depth: int | None = None,
     around: str | None = None,
     hops: int = 1,
@@ -83,7 +82,7 @@ def save_json(expansion: Expansion, path: str | os.PathLike[str]) -> Path:
     return write_text(path, json_of(expansion))
 
 
-def save_dot(value: TracedGraph | Step | Program, path: str | os.PathLike[str]) -> Path:
+def save_dot(value: Drawn, path: str | os.PathLike[str]) -> Path:
     """Write a graph in the language of Graphviz."""
     return write_text(path, dot_of(value))
 

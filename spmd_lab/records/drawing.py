@@ -15,6 +15,7 @@ from spmd_lab.show.graph_selection import bounded, collectives_alone, folded
 from spmd_lab.trace.values import TracedGraph
 
 if TYPE_CHECKING:
+    from spmd_lab.drawn import Drawn
     from spmd_lab.show.part_records import GraphRecord
 
 __all__ = ["graph_record", "selected"]
@@ -31,9 +32,7 @@ graph_record.register(TracedGraph)(traced_graph_record)
 graph_record.register(Program)(program_graph_record)
 
 
-def selected(
-    value: TracedGraph | Step | Program, depth: int | None, around: str | None, hops: int, only: str | None
-) -> GraphRecord:
+def selected(value: Drawn, depth: int | None, around: str | None, hops: int, only: str | None) -> GraphRecord:
     """The part of a graph that is asked for, at most as large as can be drawn.
 
     Raises
@@ -55,7 +54,7 @@ def selected(
     return bounded(record)
 
 
-def _node_name(value: TracedGraph | Step | Program, name: str) -> str:
+def _node_name(value: Drawn, name: str) -> str:
     """A node of a program is meant by the name of its step, too: the last node of it that is drawn."""
     if not isinstance(value, Program):
         return name

@@ -17,10 +17,12 @@ from spmd_lab.trace.values import TracedGraph
 if TYPE_CHECKING:
     import networkx
 
+    from spmd_lab.drawn import Drawn
+
 __all__ = ["dot_of", "networkx_of"]
 
 
-def networkx_of(value: TracedGraph | Step | Program) -> networkx.DiGraph[str]:
+def networkx_of(value: Drawn) -> networkx.DiGraph[str]:
     """A graph of the names of nodes.
 
     Attributes of a node, all of them text but the last: ``kind`` ("input", "constant", "operator", "collective",
@@ -36,7 +38,7 @@ def networkx_of(value: TracedGraph | Step | Program) -> networkx.DiGraph[str]:
     return graph
 
 
-def dot_of(value: TracedGraph | Step | Program) -> str:
+def dot_of(value: Drawn) -> str:
     """The same graph in the language of Graphviz."""
     import networkx
 
@@ -47,8 +49,11 @@ def dot_of(value: TracedGraph | Step | Program) -> str:
     return str(networkx.nx_agraph.to_agraph(graph).to_string())
 
 
-def _fx_graph(value: TracedGraph | Step | Program) -> fx.Graph:
-    return value.local_graph.graph if isinstance(value, Step) else value.graph_module.graph
+def _fx_graph(value: Drawn) -> fx.Graph:
+    if isinstance(value, Step):
+        return value.local_graph.graph
+    assert isinstance(value, (TracedGraph, Program))
+    return value.graph_module.graph
 
 
 def _facts(node: fx.Node, layout: str) -> dict[str, Any]:

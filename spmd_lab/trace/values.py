@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from spmd_lab.drawn import Drawn
 from spmd_lab.errors import ArgumentError, nearest
 from spmd_lab.trace.cells import shown_file
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
-    import networkx
     import torch
     from torch import fx
 
-    from spmd_lab.show.picture import Picture
 
 __all__ = ["Phase", "Reference", "Source", "Structure", "TracedGraph", "TracedInput", "TracedOutput"]
 
@@ -155,7 +152,7 @@ class Structure:
 
 
 @dataclass(frozen=True, repr=False)
-class TracedGraph:
+class TracedGraph(Drawn):
     """The program of one device, forward and backward, in ATen operators.
 
     Parameters
@@ -252,40 +249,3 @@ class TracedGraph:
         from spmd_lab.records import text
 
         return text(self, full=True)
-
-    def draw(
-        self, depth: int | None = None, around: str | None = None, hops: int = 1, only: str | None = None
-    ) -> Picture:
-        """The graph as a picture; by modules where it has more than 300 nodes.
-
-        Parameters
-        ----------
-        depth : int, optional
-            Draw modules instead of nodes, those of so many names in their paths.
-        around : str, optional
-            Draw this node and those that are at most ``hops`` edges away.
-        hops : int
-            See ``around``.
-        only : "collectives", optional
-            Draw nothing else; an edge says that what one gives reaches the next.
-
-        Returns
-        -------
-        Picture
-            It shows itself; ``save`` writes it as SVG, ``figure`` gives a figure of matplotlib.
-        """
-        from spmd_lab.records import draw
-
-        return draw(self, depth, around, hops, only)
-
-    def to_networkx(self) -> networkx.DiGraph[str]:
-        """The graph for networkx; its nodes have kind, op, phase, module, line, step, value, layout, axis, bytes."""
-        from spmd_lab.records import networkx_of
-
-        return networkx_of(self)
-
-    def to_dot(self, path: str | os.PathLike[str]) -> Path:
-        """Write the graph in the language of Graphviz."""
-        from spmd_lab.records import save_dot
-
-        return save_dot(self, path)
