@@ -13,9 +13,12 @@ from spmd_lab.mesh import Mesh
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["bound", "check_device_mesh", "is_collective", "rank_here"]
+__all__ = ["WAIT", "axis_of", "bound", "check_device_mesh", "is_collective", "rank_here"]
 
-_GROUP_ARGUMENT = {
+WAIT = torch.ops._c10d_functional.wait_tensor.default
+"""What waits for the result of a collective."""
+
+_GROUP_ARGUMENT: dict[object, int] = {
     torch.ops._c10d_functional.all_reduce.default: 2,
     torch.ops._c10d_functional.all_gather_into_tensor.default: 2,
     torch.ops._c10d_functional.reduce_scatter_tensor.default: 3,
@@ -27,6 +30,11 @@ _GROUP_ARGUMENT = {
 def is_collective(node: fx.Node) -> bool:
     """Whether a node of a program starts a communication."""
     return node.target in _GROUP_ARGUMENT
+
+
+def axis_of(node: fx.Node) -> str:
+    """The axis that a collective of a program, not yet bound, names as its group."""
+    return str(node.args[_GROUP_ARGUMENT[node.target]])
 
 
 def rank_here(device_mesh: DeviceMesh) -> int:
@@ -79,8 +87,7 @@ def bound(graph_module: fx.GraphModule, device_mesh: DeviceMesh) -> fx.GraphModu
     nodes: dict[fx.Node, fx.Node] = {}
     graph.output(graph.graph_copy(graph_module.graph, nodes))
     for node in graph.nodes:
-        position = _GROUP_ARGUMENT.get(node.target)
-        if position is not None:
-            axis = axes.index(str(node.args[position]))
-            node.update_arg(position, device_mesh.get_group(axis).group_name)
+        if is_collective(node):
+            group = device_mesh.get_group(axes.index(axis_of(node)))
+            node.update_arg(_GROUP_ARGUMENT[node.target], group.group_name)
     return fx.GraphModule(graph_module, graph, type(graph_module).__name__)

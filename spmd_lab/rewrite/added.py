@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-__all__ = ["forget_redistributions", "place_added"]
+__all__ = ["forget_redistributions", "place_added", "redistribution_of"]
 
 _PLACE = ("spmd_step", "spmd_operand", "source", "phase")
 
@@ -36,7 +36,12 @@ def place_added(graph: fx.Graph) -> None:
             node.meta["spmd_added"] = True
 
 
-def forget_redistributions(graph: fx.Graph, broken: Collection[tuple[str, int]]) -> None:
+def redistribution_of(node: fx.Node) -> tuple[str, int] | None:
+    """The step and the operand whose redistribution a node belongs to, if it does."""
+    return (node.meta["spmd_step"], node.meta["spmd_operand"]) if "spmd_operand" in node.meta else None
+
+
+def forget_redistributions(graph: fx.Graph, broken: Collection[tuple[str, int] | None]) -> None:
     """Let what is left of redistributions be nodes like those that a pass adds: they are no longer whole.
 
     Parameters
@@ -44,10 +49,10 @@ def forget_redistributions(graph: fx.Graph, broken: Collection[tuple[str, int]])
     graph : torch.fx.Graph
         Of a program.
     broken : collection of (str, int)
-        The step and the operand of each.
+        The step and the operand of each; None is none.
     """
     for node in graph.nodes:
-        if (node.meta.get("spmd_step"), node.meta.get("spmd_operand")) in broken:
+        if "spmd_operand" in node.meta and redistribution_of(node) in broken:
             del node.meta["spmd_operand"]
             node.meta["spmd_added"] = True
 

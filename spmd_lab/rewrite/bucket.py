@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.distributed.tensor import Partial, Replicate
 
+from spmd_lab.binding import WAIT
 from spmd_lab.explain import flat_collective
-from spmd_lab.rewrite.added import forget_redistributions
+from spmd_lab.rewrite.added import forget_redistributions, redistribution_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["bucket"]
 
 _aten, _c10d = torch.ops.aten, torch.ops._c10d_functional
-_ALL_REDUCE, _WAIT = _c10d.all_reduce.default, _c10d.wait_tensor.default
+_ALL_REDUCE = _c10d.all_reduce.default
 
 _SMALL, _FULL = 1 << 20, 4 << 20
 """Bytes: what is larger travels alone, as a copy would cost more than it saves; and what a bucket holds."""
@@ -72,7 +73,7 @@ def bucket(graph_module: fx.GraphModule, expansion: Expansion, rank: int) -> Non
     graph = graph_module.graph
     buckets = _buckets(graph)
     nodes = [member.node for members in buckets for member in members]
-    forget_redistributions(graph, {(each.meta["spmd_step"], each.meta["spmd_operand"]) for each in nodes})
+    forget_redistributions(graph, {redistribution_of(each) for each in nodes})
     for members in buckets:
         _join(graph, members, expansion.mesh, rank)
 
@@ -124,7 +125,7 @@ def _join(graph: fx.Graph, members: list[_Member], mesh: Mesh, rank: int) -> Non
     elements = sum(math.prod(member.layout.largest_local_shape) for member in members)
     reduced.meta["spmd_collective"] = flat_collective(reduced, mesh, elements, members[0].layout.dtype)
     with graph.inserting_before(first_reader):
-        waited = call(_WAIT, reduced)
+        waited = call(WAIT, reduced)
         parts = call(_aten.split_with_sizes.default, waited, [math.prod(shape) for shape in shapes])
         for index, (member, shape) in enumerate(zip(members, shapes, strict=True)):
             whole = call(_aten.reshape.default, call(operator.getitem, parts, index), list(shape))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import fx
 
-from spmd_lab.binding import is_collective
-from spmd_lab.rewrite.added import forget_redistributions
+from spmd_lab.binding import WAIT, axis_of, is_collective
+from spmd_lab.rewrite.added import forget_redistributions, redistribution_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["lean"]
 
 _aten = torch.ops.aten
-_WAIT = torch.ops._c10d_functional.wait_tensor.default
 
 
 def lean(graph_module: fx.GraphModule, expansion: Expansion, rank: int) -> None:
@@ -34,16 +33,15 @@ def lean(graph_module: fx.GraphModule, expansion: Expansion, rank: int) -> None:
     >>> [str(each.graph_module.code).count("aten.t.") for each in (expansion.program, program)]
     [4, 2]
     """
-    graph, broken = graph_module.graph, set[tuple[str, int]]()
+    graph, broken = graph_module.graph, set[tuple[str, int] | None]()
     for node in list(graph.nodes):
         _skip_shape(node)
         same = _same_as(node, expansion, rank) if node.op == "call_function" else None
         if same is not None:
             node.replace_all_uses_with(same)
-            if "spmd_operand" in node.meta:
-                broken.add((node.meta["spmd_step"], node.meta["spmd_operand"]))
+            broken.add(redistribution_of(node))
     for node in reversed(graph.nodes):
-        if not node.users and (node.target in (*_UNDO, _WAIT) or _is_alone(node, expansion)):
+        if not node.users and (node.target in (*_UNDO, WAIT) or _is_alone(node, expansion)):
             graph.erase_node(node)
     forget_redistributions(graph, broken)
 
@@ -53,7 +51,7 @@ def _same_as(node: fx.Node, expansion: Expansion, rank: int) -> fx.Node | None:
     find = _UNDO.get(node.target)
     if find is not None:
         return find(node, expansion, rank)
-    source = node.args[0] if node.target is _WAIT else None
+    source = node.args[0] if node.target is WAIT else None
     if isinstance(source, fx.Node) and _is_alone(source, expansion):
         return source.all_input_nodes[0]
     return None
@@ -68,7 +66,7 @@ def _skip_shape(node: fx.Node) -> None:
 
 def _is_alone(node: fx.Node, expansion: Expansion) -> bool:
     """Whether a node of a redistribution communicates over an axis of one rank."""
-    return "spmd_operand" in node.meta and is_collective(node) and expansion.mesh.axis_size(str(node.args[-1])) == 1
+    return "spmd_operand" in node.meta and is_collective(node) and expansion.mesh.axis_size(axis_of(node)) == 1
 
 
 def _source(node: fx.Node, *_: object) -> fx.Node:
@@ -91,10 +89,10 @@ def _dims(node: fx.Node) -> frozenset[object]:
 def _unchanged(node: fx.Node, expansion: Expansion, rank: int) -> fx.Node | None:
     """What has the shape already that it is to have."""
     source, shape = node.args[:2]
-    layout = expansion.layouts.get(source.meta.get("spmd_value", source.name)) if isinstance(source, fx.Node) else None
-    if layout is None or not isinstance(shape, (list, tuple)) or tuple(shape) != layout.local_shape(rank):
+    if not isinstance(source, fx.Node) or not isinstance(shape, (list, tuple)):
         return None
-    return source if isinstance(source, fx.Node) and "spmd_value" in source.meta else None
+    layout = expansion.layouts.get(source.meta.get("spmd_value", ""))
+    return source if layout is not None and tuple(shape) == layout.local_shape(rank) else None
 
 
 _UNDO: dict[object, Callable[[fx.Node, Expansion, int], fx.Node | None]] = {

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
-from spmd_lab.binding import is_collective
+from spmd_lab.binding import WAIT, is_collective
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,8 +14,6 @@ if TYPE_CHECKING:
     from spmd_lab.expand import Expansion
 
 __all__ = ["overlap"]
-
-_WAIT = torch.ops._c10d_functional.wait_tensor.default
 
 
 def overlap(graph_module: fx.GraphModule, expansion: Expansion, rank: int) -> None:
@@ -38,7 +34,7 @@ def overlap(graph_module: fx.GraphModule, expansion: Expansion, rank: int) -> No
     """
     graph = graph_module.graph
     early = _preparations(graph.nodes)
-    late = {node for node in graph.nodes if node.target is _WAIT}
+    late = {node for node in graph.nodes if node.target is WAIT}
     order = _scheduled(list(graph.nodes), early, late)
     place = order[0]
     for node in order[1:]:
@@ -51,7 +47,7 @@ def _preparations(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     found: set[fx.Node] = set()
     for node in reversed(list(nodes)):
         feeds = "spmd_operand" in node.meta and node.users and all(user in found for user in node.users)
-        if node.op == "call_function" and node.target is not _WAIT and (is_collective(node) or feeds):
+        if node.op == "call_function" and node.target is not WAIT and (is_collective(node) or feeds):
             found.add(node)
     return found
 

@@ -35,22 +35,12 @@ PASSES: Mapping[str, Callable[[fx.GraphModule, Expansion, int], None]] = {
 
 @dataclass(frozen=True)
 class _Pass:
-    """A callable of the user's, and whether it wants to know the rank; or one of ours."""
+    """A callable: its name, whether it is given the rank, and the axes on which it makes other graphs of equal ones."""
 
     run: Callable[..., Any]
+    name: str
     takes_rank: bool
-    is_ours: bool = False
-
-    @property
-    def name(self) -> str:
-        return str(getattr(self.run, "__qualname__", type(self.run).__qualname__))
-
-    def axes(self, expansion: Expansion) -> frozenset[str]:
-        """The axes on which it may make different graphs of equal ones."""
-        if self.takes_rank:
-            return frozenset(expansion.mesh.axes)
-        uneven = (layout.uneven_axes for layout in expansion.layouts.values())
-        return frozenset[str]().union(*uneven) if self.is_ours else frozenset()
+    axes: frozenset[str]
 
 
 def rewrite(program: Program, passes: Sequence[str | Callable[..., fx.GraphModule | None]]) -> Program:
@@ -104,26 +94,28 @@ def rewrite(program: Program, passes: Sequence[str | Callable[..., fx.GraphModul
     >>> report.ok, report.first_divergence.step.name
     (False, 'resolve:grad(weight)')
     """
-    known = [_pass(each) for each in passes]
+    known = [_pass(each, program.expansion) for each in passes]
     mesh = program.expansion.mesh
 
     def make(place: tuple[int, ...]) -> fx.GraphModule:
         rank = mesh.rank(place)
         module = _copied(program.for_rank(rank))
         for each in known:
-            module = _applied(each, module, rank, program.expansion)
+            module = _applied(each, module, rank)
         return module
 
-    axes = program.rank_axes.union(*(each.axes(program.expansion) for each in known))
+    axes = program.rank_axes.union(*(each.axes for each in known))
     return Program(program.expansion, make((0,) * mesh.ndim), axes, make)
 
 
-def _pass(given: Any) -> _Pass:
+def _pass(given: Any, expansion: Expansion) -> _Pass:
     """Look at what is given as a pass."""
     hint = "a function from GraphModule to GraphModule; None where it changes the graph in place"
     if isinstance(given, str):
         if given in PASSES:
-            return _Pass(PASSES[given], takes_rank=False, is_ours=True)
+            ours = PASSES[given]
+            uneven = frozenset[str]().union(*(layout.uneven_axes for layout in expansion.layouts.values()))
+            return _Pass(lambda module, rank: ours(module, expansion, rank), given, takes_rank=True, axes=uneven)
         raise ArgumentError(
             f"no pass is called {given!r}",
             argument=f"rewrite({given!r})",
@@ -131,7 +123,9 @@ def _pass(given: Any) -> _Pass:
         )
     if not callable(given) or isinstance(given, fx.GraphModule):
         raise ArgumentError(f"a pass cannot be a {type(given).__name__}", argument="rewrite(...)", hint=hint)
-    return _Pass(given, _takes_rank(given))
+    takes_rank = _takes_rank(given)
+    name = str(getattr(given, "__qualname__", type(given).__qualname__))
+    return _Pass(given, name, takes_rank, frozenset(expansion.mesh.axes) if takes_rank else frozenset())
 
 
 def _takes_rank(given: Callable[..., Any]) -> bool:
@@ -146,9 +140,7 @@ def _takes_rank(given: Callable[..., Any]) -> bool:
     return len(places) > 1 and places[1].default is inspect.Parameter.empty
 
 
-def _called(each: _Pass, module: fx.GraphModule, rank: int, expansion: Expansion) -> Any:
-    if each.is_ours:
-        return each.run(module, expansion, rank)
+def _called(each: _Pass, module: fx.GraphModule, rank: int) -> Any:
     if not each.takes_rank:
         return each.run(module)
     by_name = inspect.signature(each.run).parameters.get("rank")
@@ -157,7 +149,7 @@ def _called(each: _Pass, module: fx.GraphModule, rank: int, expansion: Expansion
     return each.run(module, rank=rank)
 
 
-def _applied(each: _Pass, module: fx.GraphModule, rank: int, expansion: Expansion) -> fx.GraphModule:
+def _applied(each: _Pass, module: fx.GraphModule, rank: int) -> fx.GraphModule:
     """Run one pass on the graph of one rank, and see that what it gives is a program of the same values."""
     takes, gives = _ports(module.graph)
 
@@ -167,7 +159,7 @@ def _applied(each: _Pass, module: fx.GraphModule, rank: int, expansion: Expansio
         )
 
     try:
-        given = _called(each, module, rank, expansion)
+        given = _called(each, module, rank)
     except SpmdLabError:
         raise
     except Exception as error:

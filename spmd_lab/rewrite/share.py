@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from spmd_lab.binding import is_collective
-from spmd_lab.rewrite.added import forget_redistributions
+from spmd_lab.binding import WAIT, is_collective
+from spmd_lab.rewrite.added import forget_redistributions, redistribution_of
 from spmd_lab.torch_internals.mutation import is_mutating
 from spmd_lab.torch_internals.operators import is_operator, is_random
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["share"]
 
 _c10d = torch.ops._c10d_functional
-_WAIT = _c10d.wait_tensor.default
 _NO_LARGER = (
     _c10d.all_reduce.default,
     _c10d.reduce_scatter_tensor.default,
@@ -99,19 +98,18 @@ def _may_replace(first: fx.Node, second: fx.Node) -> bool:
         return False  # what a step computes on the way to its value is its own
     if first.meta.get("phase") == second.meta.get("phase"):
         return True
-    made = first.args[0] if first.target is _WAIT else first
+    made = first.args[0] if first.target is WAIT else first
     return isinstance(made, fx.Node) and made.target in _NO_LARGER
 
 
-def _erase_unread(graph: fx.Graph, replaced: list[fx.Node]) -> set[tuple[str, int]]:
+def _erase_unread(graph: fx.Graph, replaced: list[fx.Node]) -> set[tuple[str, int] | None]:
     """Erase nodes that nothing reads any more, and what only they have read; say of which redistributions they were."""
-    waiting, broken = dict.fromkeys(replaced), set[tuple[str, int]]()
+    waiting, broken = dict.fromkeys(replaced), set[tuple[str, int] | None]()
     while waiting:
         node, _ = waiting.popitem()
         if not node.users and node.op == "call_function":
             waiting.update(dict.fromkeys(node.all_input_nodes))
-            if "spmd_operand" in node.meta:
-                broken.add((node.meta["spmd_step"], node.meta["spmd_operand"]))
+            broken.add(redistribution_of(node))
             graph.erase_node(node)
     return broken
 
@@ -120,14 +118,10 @@ def _is_own_collective(node: fx.Node) -> bool:
     return is_collective(node) and "spmd_operand" not in node.meta and "spmd_added" not in node.meta
 
 
-def _read_halfway(graph: fx.Graph) -> set[tuple[str, int]]:
+def _read_halfway(graph: fx.Graph) -> set[tuple[str, int] | None]:
     """The redistributions of which something is read that is on its way."""
-    found = set()
-    for node in graph.nodes:
-        if "spmd_operand" in node.meta and len({_operand_of(user) == _operand_of(node) for user in node.users}) == 2:
-            found.add(_operand_of(node))
-    return found
-
-
-def _operand_of(node: fx.Node) -> tuple[Any, Any]:
-    return node.meta.get("spmd_step"), node.meta.get("spmd_operand")
+    return {
+        own
+        for node in graph.nodes
+        if (own := redistribution_of(node)) and len({redistribution_of(user) == own for user in node.users}) == 2
+    }

@@ -120,10 +120,10 @@ class Plan:
             tangents.append(self._tangent(tangent, given, saved, received))
         saved += tangents
         taken = Taken()
-        for each in [*(saved[position] for position in self.halves.lent), *received]:
+        lent = [saved[position] for position in self.halves.lent]
+        for each in [*lent, *received]:
             if each is not None:
                 taken.whole(each)
-        lent = [saved[position] for position in self.halves.lent]
         made = self.halves.backward(saved)
         del lent  # what it holds could not become the memory of another gradient until now
         gradients: list[torch.Tensor | None] = [None] * len(self.inputs)
