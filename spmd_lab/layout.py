@@ -240,6 +240,10 @@ class Layout:
         """The same tensor, placed otherwise."""
         return Layout(self.global_shape, self.dtype, self.mesh, placements)
 
+    def settled(self) -> Layout:
+        """The layout once nothing is pending any more."""
+        return self.with_placements([Replicate() if isinstance(each, Partial) else each for each in self.placements])
+
     def nbytes(self, shape: Sequence[int]) -> int:
         """The bytes of a tensor of this dtype and the given shape."""
         return math.prod(shape) * self.dtype.itemsize

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import fx
-from torch.distributed.tensor import Partial, Replicate
 
 from spmd_lab.errors import ArgumentError, ExpansionError
 from spmd_lab.expand.steps import make_step
@@ -48,15 +47,10 @@ class OutputPolicy(NamedTuple):
         if self.pending == "keep":
             return has
         if output.role == "new value" and output.of in self.written:
-            return _settled(self.written[output.of])
+            return self.written[output.of].settled()
         if output.of in self.inputs:
             return self.inputs[output.of]
-        return _settled(has)
-
-
-def _settled(layout: Layout) -> Layout:
-    """The layout once nothing is pending any more."""
-    return layout.with_placements([Replicate() if isinstance(each, Partial) else each for each in layout.placements])
+        return has.settled()
 
 
 def tangent_layout(traced: TracedGraph, policy: OutputPolicy, node: fx.Node, layouts: dict[str, Layout]) -> Layout:
@@ -81,7 +75,7 @@ def tangent_layout(traced: TracedGraph, policy: OutputPolicy, node: fx.Node, lay
             layouts={output.name: target},
             hint=f'pending="resolve", or outputs={{{output.name!r}: ...}}',
         )
-    return _settled(target)
+    return target.settled()
 
 
 def output_nodes(traced: TracedGraph) -> tuple[object, ...]:

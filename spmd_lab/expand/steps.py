@@ -11,7 +11,7 @@ from torch import fx
 from torch.distributed.tensor import Shard
 
 from spmd_lab.elements import chunk_size
-from spmd_lab.expand.values import Collective, Operand, Step
+from spmd_lab.expand.values import Collective, Operand, Step, ring_bytes
 from spmd_lab.torch_internals.placements import StridedShard
 
 if TYPE_CHECKING:
@@ -57,14 +57,13 @@ def _collective(
 ) -> Collective:
     group_size = emitted.have.mesh.axis_size(emitted.axis)
     payload = payload_bytes(emitted)
-    trips = 2 if emitted.kind == "all_reduce" else 1
     return Collective(
         kind=emitted.kind,
         axes=(emitted.axis,),
         group_size=group_size,
         reduce_op=emitted.reduce_op,
         payload_bytes=payload,
-        sent_bytes_per_rank=trips * payload * (group_size - 1) // group_size,
+        sent_bytes_per_rank=ring_bytes(emitted.kind, payload, group_size),
         phase=phase,
         step=step,
         operand=step if emitted.operand is None else operand_names[emitted.operand],

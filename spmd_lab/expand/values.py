@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spmd_lab.show.picture import Picture
     from spmd_lab.trace.values import Phase, Source
 
-__all__ = ["Collective", "Move", "Operand", "Redistribution", "Step"]
+__all__ = ["Collective", "Move", "Operand", "Redistribution", "Step", "ring_bytes"]
 
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 MoveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "slice", "split_pending"]
@@ -94,6 +94,17 @@ class Operand:
     def needs_redistribute(self) -> bool:
         """Whether anything has to happen before the local operator can run."""
         return self.redistribution is not None
+
+
+def ring_bytes(kind: CollectiveKind, payload_bytes: int, group_size: int) -> int:
+    """What a rank sends in a collective, by the formula of `Collective`.
+
+    Examples
+    --------
+    >>> ring_bytes("all_reduce", 256, 4), ring_bytes("all_gather", 256, 4)
+    (384, 192)
+    """
+    return (2 if kind == "all_reduce" else 1) * payload_bytes * (group_size - 1) // group_size
 
 
 @dataclass(frozen=True)

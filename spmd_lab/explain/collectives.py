@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
-from spmd_lab.errors import ArgumentError, SpmdLabError, nearest
+from spmd_lab.errors import ArgumentError, nearest
 from spmd_lab.expand.values import Collective
+from spmd_lab.explain.frames import frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -139,11 +140,7 @@ class CollectiveTable(Sequence[Collective]):
         SpmdLabError
             If pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise SpmdLabError("to_frame() needs pandas, which is not installed", hint="pip install pandas") from error
-        return pandas.DataFrame([_row(found) for found in self._collectives], columns=_COLUMNS)
+        return frame_of((_row(found) for found in self._collectives), _COLUMNS)
 
     def __repr__(self) -> str:
         from spmd_lab.records import text

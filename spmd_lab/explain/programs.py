@@ -9,8 +9,8 @@ import torch
 from torch import fx
 from torch.distributed.tensor import Partial, Replicate
 
-from spmd_lab.binding import is_collective
-from spmd_lab.expand.values import Collective
+from spmd_lab.binding import axis_of, is_collective
+from spmd_lab.expand.values import Collective, ring_bytes
 from spmd_lab.explain.collectives import CollectiveTable
 from spmd_lab.layout import Layout
 from spmd_lab.without_data import call_without_data
@@ -57,7 +57,7 @@ def flat_collective(node: fx.Node, mesh: Mesh, elements: int, dtype: torch.dtype
     elements, dtype
         Of its full message.
     """
-    kind, axis = _KINDS[node.target], str(node.args[-1])
+    kind, axis = _KINDS[node.target], axis_of(node)
     size = mesh.axis_size(axis)
     reduce_op = str(node.args[1]) if kind in ("all_reduce", "reduce_scatter") else None
     payload = elements * dtype.itemsize
@@ -68,7 +68,7 @@ def flat_collective(node: fx.Node, mesh: Mesh, elements: int, dtype: torch.dtype
         group_size=size,
         reduce_op=reduce_op,
         payload_bytes=payload,
-        sent_bytes_per_rank=(2 if kind == "all_reduce" else 1) * payload * (size - 1) // size,
+        sent_bytes_per_rank=ring_bytes(kind, payload, size),
         phase=node.meta.get("phase", "forward"),
         step=str(node.meta.get("spmd_step", node.name)),
         operand=node.all_input_nodes[0].name,

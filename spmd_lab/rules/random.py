@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.tensor import Partial, Replicate
 
 from spmd_lab.errors import UnsupportedOperatorError
 from spmd_lab.layout import Layout, replicated
@@ -94,8 +93,8 @@ def _plan_locally(call: OpCall) -> Plan | None:
     if call.op is not aten.native_dropout.default and call.op not in _IGNORE_VALUES | _BY_ELEMENT:
         return None
     given, *_ = call.tensors
-    layout = given.layout if call.op in _IGNORE_VALUES else _settled(given.layout)
-    placed = _settled(layout)
+    layout = given.layout if call.op in _IGNORE_VALUES else given.layout.settled()
+    placed = layout.settled()
     axes = [split.axis for dim in range(len(placed.global_shape)) for split in placed.splits(dim)]
     if not axes:
         return None
@@ -116,10 +115,6 @@ def _plan_locally(call: OpCall) -> Plan | None:
     return Plan((layout,), outputs, emit, draw_bytes=drawn * size, draws_locally=True)
 
 
-def _settled(layout: Layout) -> Layout:
-    return layout.with_placements([Replicate() if isinstance(each, Partial) else each for each in layout.placements])
-
-
 def _whole_like(builder: LocalGraphBuilder, node: fx.Node, tensor: TensorArg) -> fx.Node:
     """An unwritten tensor with the sizes and strides of a whole one: they decide which number goes where."""
     shape, stride = list(tensor.layout.global_shape), list(tensor.stride)
@@ -131,7 +126,7 @@ def _plan_like(call: OpCall, drawn: int) -> Plan:
     like, *_ = call.tensors
     (result,) = call.results
     assert result is not None
-    output = Layout(result.shape, result.dtype, call.mesh, _settled(like.layout).placements)
+    output = Layout(result.shape, result.dtype, call.mesh, like.layout.settled().placements)
     position = call.args.index(like)
 
     def emit(builder: LocalGraphBuilder, nodes: tuple[fx.Node, ...]) -> fx.Node:
@@ -145,7 +140,7 @@ def _plan_like(call: OpCall, drawn: int) -> Plan:
 def _plan_dropout(call: OpCall, drawn: int) -> Plan:
     """``native_dropout(input, p, train) -> output, mask``: the mask is drawn whole, by the same kernel."""
     (given,) = call.tensors
-    layout = _settled(given.layout)
+    layout = given.layout.settled()
     masks = Layout(layout.global_shape, torch.bool, call.mesh, layout.placements)
     p, train = call.argument("p"), call.argument("train")
     emit: Callable[[LocalGraphBuilder, tuple[fx.Node, ...]], Any] = run_operator(call)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import fx
-from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor import Shard
 
 from spmd_lab.errors import ArgumentError
 from spmd_lab.expand import expand
@@ -110,7 +110,7 @@ def _as_before(traced: TracedGraph, first: Expansion) -> tuple[dict[str, object]
 def _following(traced: TracedGraph, given: Mapping[str, Layout]) -> dict[str, object]:
     """Gradients and new values, placed as their inputs; the gradient of a pending sum is whole."""
     return {
-        output.name: [Replicate() if isinstance(each, Partial) else each for each in given[str(output.of)].placements]
+        output.name: list(given[str(output.of)].settled().placements)
         for output in traced.outputs
         if output.of is not None and output.global_shape is not None
     }

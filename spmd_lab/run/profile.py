@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from spmd_lab.errors import SpmdLabError
+from spmd_lab.explain.frames import frame_of
 
 if TYPE_CHECKING:
     from spmd_lab.mesh import Mesh
@@ -153,11 +153,7 @@ class Profile:
         SpmdLabError
             If pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise SpmdLabError("to_frame() needs pandas, which is not installed", hint="pip install pandas") from error
-        return pandas.DataFrame([vars(each) for each in self.nodes], columns=list(NodeTime.__dataclass_fields__))
+        return frame_of((vars(each) for each in self.nodes), list(NodeTime.__dataclass_fields__))
 
     def timeline(self) -> Picture:
         """A picture of the run whose length is the median: each rank's nodes along the clock, and its waits."""
