@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spmd_lab.mesh import Mesh
     from spmd_lab.prove import VerifyReport
 
-__all__ = ["GPT", "Block", "expand_demo", "run_demo"]
+__all__ = ["GPT", "MEGATRON", "Block", "expand_demo", "run_demo"]
 
 
 class Block(nn.Module):
@@ -68,13 +68,16 @@ class GPT(nn.Module):
         return logits
 
 
+MEGATRON = colwise("**.q", "**.k", "**.v", "**.up", axis="tp") | rowwise("**.o", "**.down", axis="tp")
+"""The matrices of a block over ``tp``, by columns and then by rows."""
+
+
 def expand_demo(mesh: Mesh, model: nn.Module, vocabulary: int, batch: int = 8, length: int = 32) -> Expansion:
     """Expand a GPT with the batch over ``dp``, and its matrices over ``tp`` by columns, then rows."""
     tokens = torch.arange(batch * length).reshape(batch, length).mul(7919) % vocabulary
     targets = tokens.roll(-1, dims=1)
     traced = trace(model, tokens, loss=lambda out: F.cross_entropy(out.flatten(0, 1), targets.flatten()))
-    params = colwise("**.q", "**.k", "**.v", "**.up", axis="tp") | rowwise("**.o", "**.down", axis="tp")
-    return expand(traced, mesh, batch="dp", params=params)
+    return expand(traced, mesh, batch="dp", params=MEGATRON)
 
 
 def run_demo(mesh: Mesh, page: Path, say: Callable[[str], object] = print) -> VerifyReport:

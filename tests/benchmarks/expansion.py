@@ -10,34 +10,21 @@ import argparse
 import gc
 import time
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional as F
 
 import spmd_lab as sl
-from spmd_lab.demo import GPT
+from spmd_lab.demo import GPT, MEGATRON
 from spmd_lab.expand.subgraph import forget_subgraphs
 from tests.benchmarks.dtensor_peer import fake_world, time_export
+from tests.benchmarks.row import Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 WIDTH, HEADS, VOCABULARY, BATCH, LENGTH = 256, 8, 1024, 16, 64
-MEGATRON = sl.colwise("**.q", "**.k", "**.v", "**.up", axis="tp") | sl.rowwise("**.o", "**.down", axis="tp")
-
-
-class Row(NamedTuple):
-    """One line of the table: what was measured, our seconds and the peer's, and the ratio that is allowed."""
-
-    what: str
-    ours_s: float
-    peer_s: float
-    allowed: float
-
-    def __str__(self) -> str:
-        ratio = self.ours_s / self.peer_s
-        return f"{self.what:<58} {self.ours_s:8.3f} s {self.peer_s:8.3f} s {ratio:7.3f}  (at most {self.allowed})"
 
 
 def seconds(work: Callable[[], object]) -> float:

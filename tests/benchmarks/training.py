@@ -11,7 +11,7 @@ import argparse
 import time
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -24,27 +24,15 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import spmd_lab as sl
-from spmd_lab.demo import GPT
+from spmd_lab.demo import GPT, MEGATRON
 from tests.benchmarks.dtensor_peer import distributed_copy
+from tests.benchmarks.expansion import BATCH, HEADS, LENGTH, VOCABULARY
+from tests.benchmarks.row import Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-RANKS, LAYERS, HEADS, VOCABULARY, BATCH, LENGTH = 2, 4, 8, 1024, 16, 64
-MEGATRON = sl.colwise("**.q", "**.k", "**.v", "**.up", axis="tp") | sl.rowwise("**.o", "**.down", axis="tp")
-
-
-class Row(NamedTuple):
-    """One line of the table: what was measured, our milliseconds and the peer's, and the ratio that is allowed."""
-
-    what: str
-    ours_ms: float
-    peer_ms: float
-    allowed: float
-
-    def __str__(self) -> str:
-        ratio = self.ours_ms / self.peer_ms
-        return f"{self.what:<44} {self.ours_ms:8.1f} ms {self.peer_ms:8.1f} ms {ratio:7.3f}  (at most {self.allowed})"
+RANKS, LAYERS = 2, 4
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -150,12 +138,12 @@ def main() -> None:
             if chosen.only != "tp":
                 told = ranks.run(data_parallel, width, chosen.steps)[0]
                 what = f"data parallel, width {width}, against DDP"
-                print(Row(what, told["ours"], told["peer"], 1.1 if width < 256 else 1.0), flush=True)
+                print(Row(what, told["ours"], told["peer"], 1.1 if width < 256 else 1.0, "ms"), flush=True)
             if chosen.only != "dp":
                 told = ranks.run(tensor_parallel, width, chosen.steps)[0]
                 what = f"tensor parallel, width {width}, against"
-                print(Row(f"{what} DTensor", told["ours"], told["peer"], 0.5), flush=True)
-                print(Row(f"{what} layers by hand", told["ours"], told["by hand"], 1.0), flush=True)
+                print(Row(f"{what} DTensor", told["ours"], told["peer"], 0.5, "ms"), flush=True)
+                print(Row(f"{what} layers by hand", told["ours"], told["by hand"], 1.0, "ms"), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 
 import spmd_lab as sl
 from tests.cases.on_ranks import agree
+from tests.cases.programs import weighted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 TWO = sl.Mesh(dp=2)
 ROWS, WHOLE = [Shard(0)], [Replicate()]
 aten = torch.ops.aten
-
-
-def weighted(value: torch.Tensor) -> torch.Tensor:
-    return (value * torch.linspace(0.5, 1.5, value.numel()).reshape(value.shape)).sum()
 
 
 def waits(expansion: sl.Expansion) -> int:

@@ -11,13 +11,12 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 import spmd_lab as sl
-from spmd_lab.demo import GPT
+from spmd_lab.demo import GPT, MEGATRON
 from spmd_lab.rewrite import PASSES, bucket
 from tests.models.zoo import ZOO
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 WAIT = c10d.wait_tensor.default
-MEGATRON = sl.colwise("**.q", "**.k", "**.v", "**.up", axis="tp") | sl.rowwise("**.o", "**.down", axis="tp")
 MESHES = {"dp": sl.Mesh(dp=2), "tp": sl.Mesh(tp=2), "both": sl.Mesh(dp=2, tp=2), "uneven": sl.Mesh(dp=3, tp=3)}
 CHOICES = [("lean",), ("share",), ("overlap",), ("bucket",), tuple(PASSES), ("bucket", "share"), ("overlap", "share")]
 

@@ -13,12 +13,11 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import spmd_lab as sl
-from spmd_lab.demo import GPT
+from spmd_lab.demo import GPT, MEGATRON
 
 if TYPE_CHECKING:
     from spmd_lab import Program
 
-MEGATRON = sl.colwise("**.q", "**.k", "**.v", "**.up", axis="tp") | sl.rowwise("**.o", "**.down", axis="tp")
 
 PLACINGS: dict[str, tuple[dict[str, int], dict[str, object]]] = {
     "data parallel": ({"dp": 2}, {"batch": "dp"}),
