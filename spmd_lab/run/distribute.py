@@ -45,6 +45,7 @@ def distribute(
     global_inputs: bool = False,
     grad: Literal["mean", "sum"] = "mean",
     passes: Sequence[str | Callable[..., Any]] = tuple(PASSES),
+    compiled: bool = False,
 ) -> DistributedModule:
     """Expand a module over the ranks of a mesh, and return one that they train together.
 
@@ -77,6 +78,12 @@ def distribute(
         gradients of parameters are averaged, as under ``DistributedDataParallel``. "sum": they are summed. The batch
         axis is that of ``batch``; without it, those that divide dim 0 of an input. Nothing of this concerns what
         comes out whole, as a loss inside the module does.
+    passes : sequence of str or callable
+        As in `Program.rewrite`; by default all of ours.
+    compiled : bool
+        Whether ``torch.compile`` makes the code of both halves, at the first call of each kind. Collectives stay those
+        of the program, and random numbers those of eager operators; it needs a C++ compiler. What is saved for the
+        backward is then freed at its end, not as it is read.
 
     Returns
     -------
@@ -123,6 +130,7 @@ def distribute(
         global_inputs=global_inputs,
         grad=grad,
         passes=tuple(passes),
+        compiled=compiled,
     )
     _refuse_differences(request, arguments)
     return DistributedModule(request, arguments)
@@ -193,6 +201,7 @@ def _refuse_differences(request: Request, arguments: Arguments) -> None:
             request.grad,
             request.global_inputs,
             request.loss is not None,
+            request.compiled,
             tuple(each if isinstance(each, str) else getattr(each, "__qualname__", "") for each in request.passes),
         ),
     }

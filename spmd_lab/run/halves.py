@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import fx
@@ -44,7 +45,12 @@ class Halves:
 
 
 def split(
-    program: fx.GraphModule, tangents: Collection[int], gradients: Collection[int], written: Collection[int] = ()
+    program: fx.GraphModule,
+    tangents: Collection[int],
+    gradients: Collection[int],
+    written: Collection[int] = (),
+    *,
+    compiled: bool = False,
 ) -> Halves:
     """Cut a flat program where the forward ends.
 
@@ -62,6 +68,8 @@ def split(
         Which of its outputs are gradients.
     written : collection of int
         The inputs whose storage will be overwritten when the forward has run: it works on copies of them.
+    compiled : bool
+        Whether ``torch.compile`` makes the code that runs, at the first call; else operators run one by one.
 
     Raises
     ------
@@ -102,8 +110,24 @@ def split(
     for node in [*saved, *(each for each in inputs if each in late)]:
         second.take(node)
     second.copy(node for node in program.graph.nodes if node not in early)
-    forward, backward = first.finish([*results, *saved]), take_list(second.finish(wanted))
-    return Halves(forward, backward, len(results), lent_inputs(backward.graph))
+    forward, backward = first.finish([*results, *saved]), second.finish(wanted)
+    halves = Halves(forward, take_list(backward), len(results), lent_inputs(backward.graph))
+    return _compiled(halves) if compiled else _in_place(halves)
+
+
+def _in_place(halves: Halves) -> Halves:
+    """Halves whose collectives reduce where their data lies."""
+    for half in (halves.forward, halves.backward):
+        reduce_in_place(half.graph)
+        half.recompile()
+    return halves
+
+
+def _compiled(halves: Halves) -> Halves:
+    """Halves that the compiler makes one kernel of many operators of, with the random numbers of eager ones."""
+    over = partial(torch.compile, fullgraph=True, dynamic=False, options={"fallback_random": True})
+    forward, backward = (cast("fx.GraphModule", over(half)) for half in (halves.forward, halves.backward))
+    return replace(halves, forward=forward, backward=backward)
 
 
 def _needed_by(values: Iterable[Any]) -> set[fx.Node]:
@@ -178,6 +202,5 @@ class _Part:
     def finish(self, returned: Sequence[Any]) -> fx.GraphModule:
         """Close this half with what it returns."""
         self._graph.output(tuple(fx.map_arg(returned, self._new)))
-        reduce_in_place(self._graph)
         self._graph.lint()
         return fx.GraphModule(self._program, self._graph, self._name)

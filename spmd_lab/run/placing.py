@@ -47,6 +47,7 @@ class Request:
     global_inputs: bool
     grad: Literal["mean", "sum"]
     passes: tuple[str | Callable[..., Any], ...]
+    compiled: bool
 
 
 def expanded(request: Request, traced: TracedGraph, first: Expansion | None) -> Expansion:

@@ -189,6 +189,7 @@ def make_plan(request: Request, traced: TracedGraph, whole: Collection[int], fir
             tangents,
             gradients,
             written={target for _, target in writes},
+            compiled=request.compiled,
         ),
         rank=request.rank,
         inputs=inputs,

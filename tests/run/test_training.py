@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,3 +50,9 @@ def test_outputs_gradients_and_buffers_equal_the_single_device_run(
     two_ranks: RankPool, case: Callable[[], None]
 ) -> None:
     two_ranks.run(case)
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("axis", ["dp", "tp"])
+def test_the_compiled_program_trains_too(two_ranks: RankPool, axis: str) -> None:
+    two_ranks.run(cases.compiled, axis)

@@ -290,3 +290,26 @@ def dropout() -> None:
     again = distributed(mine(x)).detach()
     torch.manual_seed(5)
     close(again, mine(model(x)).detach(), "after a new seed")
+
+
+def compiled(axis: str) -> None:
+    """What the compiler makes of both halves trains as the module does, with its random numbers and collectives."""
+    model = Dropping().double()
+    x = torch.randn(6, 6).double()
+    divided = sl.colwise("up", axis="tp") | sl.rowwise("down", axis="tp")
+    placing = {"dp": {"batch": "dp"}, "tp": {"params": divided}}[axis]
+    part = {"dp": mine, "tp": torch.clone}[axis]
+    before = _compiled_graphs()
+    distributed = sl.distribute(model, sl.Mesh(**{axis: dist.get_world_size()}), example=x, compiled=True, **placing)
+    distributed.manual_seed(11)
+    outs = _three_steps(distributed, part(x))
+    torch.manual_seed(11)
+    wanted = _three_steps(model, x)
+    states_equal(distributed, model, gradients=True)
+    for found, expected in zip(outs, wanted, strict=True):
+        close(found, part(expected), "out")
+    assert _compiled_graphs() - before == 2, "both halves are compiled, once"
+
+
+def _compiled_graphs() -> int:
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
