@@ -14,7 +14,7 @@ from spmd_lab.errors import SpmdLabError
 from spmd_lab.mesh import Mesh
 
 if TYPE_CHECKING:
-    from spmd_lab.expand import Collective, Expansion, Step, colwise, expand, rowwise
+    from spmd_lab.expand import Collective, Expansion, Step, colwise, expand, fsdp, rowwise
     from spmd_lab.layout import Layout
     from spmd_lab.rebuild import Program, rebuild
     from spmd_lab.run import distribute
@@ -40,6 +40,7 @@ __all__ = [
     "colwise",
     "distribute",
     "expand",
+    "fsdp",
     "load",
     "rebuild",
     "register_rule",
@@ -62,6 +63,7 @@ _HOMES = {
     "colwise": "spmd_lab.expand",
     "distribute": "spmd_lab.run.distribute",
     "expand": "spmd_lab.expand",
+    "fsdp": "spmd_lab.expand",
     "load": "spmd_lab.saving",
     "rebuild": "spmd_lab.rebuild",
     "register_rule": "spmd_lab.teach",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch.distributed.device_mesh import DeviceMesh
 
-    from spmd_lab.expand import Step
+    from spmd_lab.expand import Operand, Step
     from spmd_lab.expand.subgraph import LocalGraph
     from spmd_lab.explain import CollectiveTable
     from spmd_lab.layout import Layout
@@ -192,6 +192,7 @@ class _Splicer:
         self.expansion = expansion
         self.coordinate = coordinate
         self.graph = fx.Graph()
+        self.steps = {step.name: step for step in expansion.steps}
         self.values: dict[str, fx.Node] = {}
         self.tuples: dict[str, tuple[fx.Node | None, ...]] = {}
         self.constants: dict[str, torch.Tensor] = {}
@@ -214,6 +215,17 @@ class _Splicer:
         self.constants.update(local.constants)
         return tuple(None if node is None else copies[node] for node in local.outputs)
 
+    def read(self, node: fx.Node, operand: Operand) -> fx.Node:
+        """The node of an operand: that of a value, or of what a step gathers of it, placed where it is first read."""
+        step = self.steps.get(operand.name)
+        if step is None or step.op != "gather":
+            return self.values[node.name]
+        if step.name not in self.values:
+            (made,) = self.step(step, [self.values[node.name]], [step.name])
+            assert made is not None
+            self.carry(made, step.name)
+        return self.values[step.name]
+
     def carry(self, node: fx.Node, value: str) -> None:
         """Note that a node holds a value of the traced graph (the first name stays: an identity adds none)."""
         self.values[value] = node
@@ -227,7 +239,6 @@ def _identifier(name: str) -> str:
 
 def _splice(expansion: Expansion, coordinate: tuple[int, ...]) -> fx.GraphModule:
     splicer = _Splicer(expansion, coordinate)
-    steps = {step.name: step for step in expansion.steps}
     traced = expansion.traced.graph_module
     for node in traced.graph.nodes:
         if node.op == "placeholder":
@@ -241,22 +252,24 @@ def _splice(expansion: Expansion, coordinate: tuple[int, ...]) -> fx.GraphModule
             if made is not None:
                 splicer.carry(made, node.name)
         elif node.op == "call_function":
-            _splice_call(splicer, node, steps)
-    _splice_outputs(splicer, steps)
+            _splice_call(splicer, node)
+    _splice_outputs(splicer)
     _drop_unread(splicer.graph)
     graph_module = fx.GraphModule(splicer.constants, splicer.graph, f"{expansion.name}Program")
     graph_module.graph.lint()
     return graph_module
 
 
-def _splice_call(splicer: _Splicer, node: fx.Node, steps: Mapping[str, Step]) -> None:
-    if node.name not in steps:
+def _splice_call(splicer: _Splicer, node: fx.Node) -> None:
+    if node.name not in splicer.steps:
         raise RebuildError(f"{node.name} has no step", node=f"{node.name}: {node.target}")
     read: list[fx.Node] = []
     fx.map_arg((node.args, node.kwargs), read.append)
     several = isinstance(node.meta.get("val"), (tuple, list))
     values = _names_of_parts(node) if several else [node.name]
-    made = splicer.step(steps[node.name], [splicer.values[each.name] for each in read], values)
+    step = splicer.steps[node.name]
+    operands = [splicer.read(each, operand) for each, operand in zip(read, step.operands, strict=True)]
+    made = splicer.step(step, operands, values)
     if several:
         splicer.tuples[node.name] = made
     elif made and made[0] is not None:
@@ -269,14 +282,14 @@ def _names_of_parts(node: fx.Node) -> list[str]:
     return [readers.get(index, f"{node.name}_{index}") for index in range(len(node.meta["val"]))]
 
 
-def _splice_outputs(splicer: _Splicer, steps: Mapping[str, Step]) -> None:
+def _splice_outputs(splicer: _Splicer) -> None:
     returned: list[Any] = []
     for output, node in zip(splicer.expansion.traced.outputs, output_nodes(splicer.expansion.traced), strict=True):
         if not isinstance(node, fx.Node):
             returned.append(node)
             continue
         value = splicer.values[node.name]
-        step = steps.get(f"resolve:{output.name}")
+        step = splicer.steps.get(f"resolve:{output.name}")
         if step is not None:
             (resolved,) = splicer.step(step, [value], [output.name])
             assert resolved is not None

@@ -35,8 +35,8 @@ def spmd_expand(
     mesh : Mesh
         The mesh.
     **placing
-        ``params``, ``inputs``, ``batch``, ``outputs``, ``pending``, ``unsupported`` and ``random``, as
-        in `expand`.
+        ``params``, ``inputs``, ``batch``, ``outputs``, ``pending``, ``unsupported``, ``random``, ``stored`` and
+        ``regather``, as in `expand`.
 
     Returns
     -------

@@ -7,11 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spmd_lab.errors import ArgumentError, expect
-from spmd_lab.expand.arguments import batch_inputs, input_layouts, requested_outputs
+from spmd_lab.expand.anew import taken_anew
+from spmd_lab.expand.arguments import batch_inputs, input_layouts, layouts_at_rest, requested_outputs
 from spmd_lab.expand.expansion import Expansion
-from spmd_lab.expand.patterns import Style, colwise, rowwise
-from spmd_lab.expand.propagate import Random, Unsupported, propagate
+from spmd_lab.expand.propagate import InUse, Random, Unsupported, propagate
 from spmd_lab.expand.resolve import OutputPolicy, resolve_outputs, tangent_layout
+from spmd_lab.expand.styles import AtRest, Style, colwise, fsdp, rowwise
 from spmd_lab.expand.values import Collective, Move, Operand, Redistribution, Step
 from spmd_lab.mesh import Mesh
 from spmd_lab.trace.values import TracedGraph
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
 __all__ = [
+    "AtRest",
     "Collective",
     "Expansion",
     "Move",
@@ -30,6 +32,7 @@ __all__ = [
     "Style",
     "colwise",
     "expand",
+    "fsdp",
     "rowwise",
 ]
 
@@ -47,6 +50,8 @@ def expand(
     pending: Literal["resolve", "keep"] = "resolve",
     unsupported: Unsupported = "replicate",
     random: Random = "exact",
+    stored: Mapping[str, object] | None = None,
+    regather: bool = True,
 ) -> Expansion:
     """Expand a traced program over a mesh: one step per operator, with the collectives that it needs.
 
@@ -78,6 +83,13 @@ def expand(
     random : str
         "exact" gives the random numbers of a single device with the same seed, on any mesh: every rank draws whole
         tensors, at a cost that is in `Step.draw_bytes`. "local" lets each shard draw its own; copies of it agree.
+    stored : mapping of str to placements, optional
+        How parameters rest, where that is not how they are used: patterns as in ``params``, or `fsdp` for all of them.
+        A step ``gather:<parameter>`` brings each to its layout in use when it is first read; its gradient and its new
+        value are laid out as it rests.
+    regather : bool
+        Whether what is gathered is given up after the forward, and gathered once more, in ``regather:<parameter>``,
+        when the backward first reads it (ZeRO-3, FSDP); else it is kept in between (ZeRO-2).
 
     Returns
     -------
@@ -98,22 +110,28 @@ def expand(
     """
     expect(traced, TracedGraph, "traced", "sl.trace(model, x) first, or sl.spmd_expand(model, x, mesh=...)")
     expect(mesh, Mesh, "mesh", "sl.Mesh(dp=2, tp=4)")
-    for name, given_names in {"params": params, "outputs": outputs}.items():
+    for name, given_names in {"params": params, "outputs": outputs, "stored": stored}.items():
         expect(given_names or {}, Mapping, name, f'a mapping of names to placements: {name}={{"...": "o/tp i"}}')
     for name, value in {"pending": pending, "unsupported": unsupported, "random": random}.items():
         if value not in _CHOICES[name]:
             hint = " or ".join(f'"{choice}"' for choice in _CHOICES[name])
             raise ArgumentError(f"{name}={value!r} is unknown", argument=f"{name}={value!r}", hint=hint)
-    given = input_layouts(traced, mesh, params or {}, inputs or {}, batch)
+    expect(regather, bool, "regather", "True or False")
+    used = input_layouts(traced, mesh, params or {}, inputs or {}, batch)
+    resting = layouts_at_rest(traced, mesh, stored or {}, used)
+    given = {**used, **resting}
+    traced = taken_anew(traced, resting) if regather else traced
+    in_use = InUse({name: used[name] for name in resting}, regather)
     state = {found.name for found in traced.inputs if found.role in ("parameter", "buffer")}
     policy = OutputPolicy(
         pending,
         requested_outputs(traced, mesh, outputs or {}),
         {name: layout for name, layout in given.items() if name in state},
         given,
+        {found.node: used[found.name] for found in traced.inputs if found.name in resting},
     )
     late = partial(tangent_layout, traced, policy)
-    propagated = propagate(traced, mesh, given, late, unsupported, random)
+    propagated = propagate(traced, mesh, given, late, unsupported, random, in_use)
     nodes = {node.name: node for node in traced.graph_module.graph.nodes if node.op == "placeholder"}
     for found in traced.inputs:
         if found.node not in propagated.layouts:
@@ -126,6 +144,7 @@ def expand(
         layouts=propagated.layouts,
         input_layouts=tuple(propagated.layouts[found.node] for found in traced.inputs),
         output_layouts=final,
+        in_use=in_use.layouts,
         batch_inputs=tuple(found.name for found in batch_inputs(traced, mesh, batch)),
         subgraphs={**propagated.subgraphs, **subgraphs},
     )

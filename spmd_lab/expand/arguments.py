@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spmd_lab.mesh import Mesh
     from spmd_lab.trace.values import TracedGraph, TracedInput
 
-__all__ = ["batch_inputs", "input_layouts", "requested_outputs"]
+__all__ = ["batch_inputs", "input_layouts", "layouts_at_rest", "requested_outputs"]
 
 
 def input_layouts(
@@ -45,6 +45,28 @@ def input_layouts(
         placements = [Shard(0) if axis == each else Replicate() for each in mesh.axes]
         layouts[found.name] = layouts[found.name].with_placements(placements)
     return layouts | _given(traced, mesh, inputs)
+
+
+def layouts_at_rest(
+    traced: TracedGraph, mesh: Mesh, stored: Mapping[str, object], used: Mapping[str, Layout]
+) -> dict[str, Layout]:
+    """The layouts at rest of the parameters and buffers that rest otherwise than they are used, by name.
+
+    Raises
+    ------
+    SpmdLabError
+        If a rule fits neither the program nor the mesh; the text names it.
+    """
+    found = match_parameters(traced, mesh, stored, "stored", used)
+    for name, layout in found.items():
+        if layout.is_pending:
+            raise ArgumentError(
+                f"{name!r} cannot rest as a pending reduction",
+                argument="stored",
+                layouts={name: layout},
+                hint="divide or replicate it",
+            )
+    return {name: layout for name, layout in found.items() if layout != used[name]}
 
 
 def batch_inputs(traced: TracedGraph, mesh: Mesh, batch: str | Sequence[str] | None) -> tuple[TracedInput, ...]:

@@ -43,11 +43,14 @@ class Expansion:
     mesh : Mesh
         The mesh.
     steps : tuple of Step
-        One per ATen operator, in order; then one per output that has to be resolved.
+        One per ATen operator, in order, and in front of those that first read it one per parameter that is gathered;
+        then one per output that has to be resolved.
     layouts : mapping of str to Layout
-        The layout of every tensor node of the traced graph.
+        The layout of every tensor node of the traced graph, and of what steps gather, by their names.
     input_layouts, output_layouts : tuple
         In the order of the traced program's inputs and outputs; None where an output is no tensor.
+    in_use : mapping of str to Layout
+        The layouts in which parameters are used that rest otherwise, by name.
     batch_inputs : tuple of str
         The inputs that ``batch=`` divided.
     """
@@ -58,6 +61,7 @@ class Expansion:
     layouts: Mapping[str, Layout]
     input_layouts: tuple[Layout, ...]
     output_layouts: tuple[Layout | None, ...]
+    in_use: Mapping[str, Layout]
     batch_inputs: tuple[str, ...]
     subgraphs: Mapping[str, Subgraph] = field(repr=False)
 

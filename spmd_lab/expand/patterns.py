@@ -1,15 +1,15 @@
-"""Placements by name: patterns over dotted names, and the two usual ways to divide a layer."""
+"""Placements by name: patterns over dotted names, and what each of them says of a tensor."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from torch.distributed.tensor import Replicate, Shard
 
 from spmd_lab.errors import LayoutError, PatternError, expect, nearest
+from spmd_lab.expand.styles import AtRest, Style
 from spmd_lab.layout import Layout, replicated
 
 if TYPE_CHECKING:
@@ -21,84 +21,7 @@ if TYPE_CHECKING:
     from spmd_lab.mesh import Mesh
     from spmd_lab.trace.values import TracedGraph, TracedInput
 
-__all__ = ["Style", "colwise", "match_parameters", "place", "rowwise"]
-
-
-@dataclass(frozen=True, repr=False)
-class Style:
-    """How a layer is divided: by the columns or the rows of its matrix (made by `colwise` and `rowwise`)."""
-
-    kind: Literal["colwise", "rowwise"]
-    axis: str
-
-    def __repr__(self) -> str:
-        return f"{self.kind}(axis={self.axis!r})"
-
-
-def colwise(*modules: str, axis: str) -> dict[str, Style]:
-    """Divide layers by their output features, as the first of two matrices in tensor parallelism.
-
-    A Linear's weight ``[out, in]`` and bias ``[out]`` are divided at ``out``, so is a Conv1D ``[in, out]``
-    of transformers; an Embedding ``[rows, features]`` at its features. What comes out is divided by features.
-
-    Parameters
-    ----------
-    *modules : str
-        Patterns over module names: ``*`` is one component, ``**`` any number.
-    axis : str
-        The mesh axis.
-
-    Returns
-    -------
-    dict
-        For ``params=``; unite several with ``|``.
-
-    References
-    ----------
-    M. Shoeybi et al., "Megatron-LM", 2019, section 3.
-
-    Examples
-    --------
-    >>> colwise("**.q", "**.k", axis="tp") | rowwise("**.o", axis="tp")
-    {'**.q': colwise(axis='tp'), '**.k': colwise(axis='tp'), '**.o': rowwise(axis='tp')}
-    """
-    return _styled("colwise", modules, axis)
-
-
-def rowwise(*modules: str, axis: str) -> dict[str, Style]:
-    """Divide layers by their input features, as the second of two matrices in tensor parallelism.
-
-    A Linear's weight ``[out, in]`` is divided at ``in``, its bias stays whole; a Conv1D ``[in, out]`` likewise; an
-    Embedding ``[rows, features]`` is divided by rows. The output is a pending sum over the axis.
-
-    Parameters
-    ----------
-    *modules : str
-        Patterns over module names, as for `colwise`.
-    axis : str
-        The mesh axis.
-
-    Returns
-    -------
-    dict
-        For ``params=``; unite several with ``|``.
-
-    Examples
-    --------
-    >>> rowwise("**.down", axis="tp")
-    {'**.down': rowwise(axis='tp')}
-    """
-    return _styled("rowwise", modules, axis)
-
-
-def _styled(kind: Literal["colwise", "rowwise"], modules: tuple[str, ...], axis: str) -> dict[str, Style]:
-    if not modules:
-        raise PatternError(
-            f"{kind} names no layer", argument=f"{kind}(axis={axis!r})", hint=f'{kind}("**.q", axis=...)'
-        )
-    for pattern in modules:
-        expect(pattern, str, f"{kind}({pattern!r})", "a pattern over the names of layers, as text")
-    return {pattern: Style(kind, axis) for pattern in modules}
+__all__ = ["match_parameters", "place"]
 
 
 def place(spec: object, shape: Sequence[int], dtype: torch.dtype, mesh: Mesh, argument: str) -> Layout:
@@ -140,8 +63,25 @@ def _as_stated(spec: Layout, shape: Sequence[int], dtype: torch.dtype, mesh: Mes
     return Layout(shape, dtype, mesh, spec.placements)
 
 
-def match_parameters(traced: TracedGraph, mesh: Mesh, params: Mapping[str, object]) -> dict[str, Layout]:
+def match_parameters(
+    traced: TracedGraph,
+    mesh: Mesh,
+    rules: Mapping[str, object],
+    what: Literal["params", "stored"] = "params",
+    used: Mapping[str, Layout] | None = None,
+) -> dict[str, Layout]:
     """The layout of every parameter and buffer that a pattern matches; the first match wins.
+
+    Parameters
+    ----------
+    traced, mesh
+        The program, and where it shall run.
+    rules : mapping of str to placements
+        By pattern.
+    what : str
+        The argument that they come from.
+    used : mapping of str to Layout, optional
+        By name, the layouts in use, where ``rules`` say how parameters rest.
 
     Raises
     ------
@@ -152,23 +92,20 @@ def match_parameters(traced: TracedGraph, mesh: Mesh, params: Mapping[str, objec
     layouts: dict[str, Layout] = {}
     winners: dict[str, str] = {}
     agreeing: set[str] = set()
-    for pattern, spec in params.items():
-        expect(pattern, str, f"params={{{pattern!r}: ...}}", "a pattern over the names of parameters, as text")
-        argument = f"params={{{pattern!r}: {spec!r}}}"
-        if isinstance(spec, Style) and spec.axis not in mesh.axes:
-            raise PatternError(
-                f"{mesh!r} has no axis {spec.axis!r}", argument=argument, hint=nearest(spec.axis, mesh.axes)
-            )
+    for pattern, spec in rules.items():
+        expect(pattern, str, f"{what}={{{pattern!r}: ...}}", "a pattern over the names of parameters, as text")
+        argument = f"{what}={{{pattern!r}: {spec!r}}}"
+        _refuse_unknown_axes(spec, mesh, argument)
         matched = [found for found in owned if _matching_names(pattern, spec, found)]
         if not matched:
             raise _nothing_matched(pattern, spec, owned, argument)
         for found in matched:
             name = _matching_names(pattern, spec, found)[0]
             if found.name not in layouts:
-                layouts[found.name], winners[found.name] = _layout(found, spec, mesh, name, argument), pattern
-            elif _different_names(winners[found.name], pattern, params, found):
+                layouts[found.name], winners[found.name] = _layout(found, spec, mesh, name, argument, used), pattern
+            elif _different_names(winners[found.name], pattern, rules, found):
                 agreeing.add(pattern)
-                layout = _layout(found, spec, mesh, name, argument)
+                layout = _layout(found, spec, mesh, name, argument, used)
                 if layout == layouts[found.name]:
                     continue
                 raise PatternError(
@@ -194,12 +131,14 @@ def _matching_names(pattern: str, spec: object, found: TracedInput) -> list[str]
             name: name.rpartition(".")[0] for name in found.names if name.rpartition(".")[2] in ("weight", "bias")
         }
         return [name for name, layer in layers.items() if _matches(pattern, layer)]
+    if isinstance(spec, AtRest) and found.role != "parameter":
+        return []
     return [name for name in found.names if _matches(pattern, name)]
 
 
-def _different_names(first: str, second: str, params: Mapping[str, object], found: TracedInput) -> bool:
+def _different_names(first: str, second: str, rules: Mapping[str, object], found: TracedInput) -> bool:
     """Whether two patterns reach a tied tensor by different names of it."""
-    names = (_matching_names(pattern, params[pattern], found) for pattern in (first, second))
+    names = (_matching_names(pattern, rules[pattern], found) for pattern in (first, second))
     return not set(next(names)) & set(next(names))
 
 
@@ -214,7 +153,22 @@ def _nothing_matched(pattern: str, spec: object, owned: list[TracedInput], argum
     return PatternError(f"{pattern!r} matches no parameter and no buffer", argument=argument, hint=hint)
 
 
-def _layout(found: TracedInput, spec: object, mesh: Mesh, name: str, argument: str) -> Layout:
+def _refuse_unknown_axes(spec: object, mesh: Mesh, argument: str) -> None:
+    named = (spec.axis,) if isinstance(spec, Style) else spec.axes if isinstance(spec, AtRest) else ()
+    for axis in named:
+        if axis not in mesh.axes:
+            raise PatternError(f"{mesh!r} has no axis {axis!r}", argument=argument, hint=nearest(axis, mesh.axes))
+
+
+def _layout(
+    found: TracedInput, spec: object, mesh: Mesh, name: str, argument: str, used: Mapping[str, Layout] | None
+) -> Layout:
+    if spec is None and used is not None:
+        return used[found.name]
+    if isinstance(spec, AtRest):
+        if used is None:
+            raise PatternError("fsdp says how parameters rest", argument=argument, hint=f"stored={spec!r}")
+        return spec.layout(used[found.name])
     if not isinstance(spec, Style):
         return place(spec, found.global_shape, found.dtype, mesh, argument)
     placements: list[Placement] = [Replicate()] * mesh.ndim

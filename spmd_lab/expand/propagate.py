@@ -10,7 +10,7 @@ from torch import fx
 
 from spmd_lab.errors import ExpansionError, SpmdLabError, UnsupportedOperatorError
 from spmd_lab.expand.steps import make_step
-from spmd_lab.expand.subgraph import Subgraph, known_subgraphs
+from spmd_lab.expand.subgraph import Subgraph, known_subgraphs, moving
 from spmd_lab.layout import replicated
 from spmd_lab.rules import OpCall, TensorArg, plan_call, registered_rule
 from spmd_lab.torch_internals.operators import is_operator, is_random
@@ -23,14 +23,24 @@ if TYPE_CHECKING:
     from spmd_lab.mesh import Mesh
     from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["Propagated", "Random", "Unsupported", "propagate"]
+__all__ = ["InUse", "Propagated", "Random", "Unsupported", "propagate"]
 
 Unsupported = Literal["replicate", "error"]
 Random = Literal["exact", "local"]
 
 
+class InUse(NamedTuple):
+    """The layouts in which parameters are used that rest otherwise, by name.
+
+    With ``in_each_phase`` they are brought there in the forward and once more in the backward, else once.
+    """
+
+    layouts: dict[str, Layout] = {}
+    in_each_phase: bool = True
+
+
 class Propagated(NamedTuple):
-    """Every operator expanded: the steps in order, the layout of every tensor node, the subgraph of every op node."""
+    """Every operator expanded: the steps in order, the layout of every value, the subgraph of every step."""
 
     steps: list[Step]
     layouts: dict[str, Layout]
@@ -44,6 +54,7 @@ def propagate(
     late: Callable[[fx.Node, dict[str, Layout]], Layout],
     unsupported: Unsupported = "replicate",
     random: Random = "exact",
+    in_use: InUse = InUse(),
 ) -> Propagated:
     """Expand every operator of the traced program.
 
@@ -61,6 +72,8 @@ def propagate(
         "replicate" keeps the fallbacks of operators without a rule, "error" refuses them.
     random : str
         "exact" draws the numbers of a single device, "local" lets each shard draw its own.
+    in_use : InUse
+        The inputs that operators read in other layouts than those that they have.
 
     Returns
     -------
@@ -72,7 +85,7 @@ def propagate(
     UnsupportedOperatorError
         If fallbacks are refused: all of them are named, each once, with the lines that call them.
     """
-    walk = _Walk(traced, mesh, late, random)
+    walk = _Walk(traced, mesh, late, random, in_use)
     names = {found.node: found.name for found in traced.inputs}
     walk.layouts.update({node: layouts[name] for node, name in names.items() if name in layouts})
     walk.shown.update(names)
@@ -104,8 +117,11 @@ class _Walk:
         mesh: Mesh,
         late: Callable[[fx.Node, dict[str, Layout]], Layout],
         random: Random,
+        in_use: InUse,
     ) -> None:
         self.traced = traced
+        self.in_use = in_use
+        self.gathered: dict[tuple[fx.Node, str], str] = {}
         self.random = random
         self.mesh = mesh
         self.late = late
@@ -127,6 +143,8 @@ class _Walk:
             if layout is not None:
                 self.layouts[node.name] = layout
             return
+        for each in node.all_input_nodes:
+            self.gather(each, node)
         subgraph, read = self.expand(node)
         self.subgraphs[node.name] = subgraph
         outputs = subgraph.plan.outputs
@@ -134,7 +152,7 @@ class _Walk:
             self.flat_outputs[node.name] = outputs
         elif outputs and outputs[0] is not None:
             self.layouts[node.name] = outputs[0]
-        names = tuple(self.shown_name(each) for each in read)
+        names = tuple(self.read_as(each, node) for each in read)
         self.steps.append(
             make_step(node.name, str(node.target), self.traced.source(node), self.traced.phase(node), names, subgraph)
         )
@@ -149,7 +167,8 @@ class _Walk:
         try:
             plan = plan_call(call)
         except ExpansionError as error:
-            layouts = {self.shown_name(each): tensor.layout for each, tensor in zip(read, call.tensors, strict=True)}
+            pairs = zip(read, call.tensors, strict=True)
+            layouts = {self.read_as(each, node): tensor.layout for each, tensor in pairs}
             source = self.traced.source(node)
             raise type(error)(error.what, node=node.name, source=source, layouts=layouts, hint=error.hint) from error
         same_as = tuple(read.index(each) for each in read)
@@ -165,7 +184,8 @@ class _Walk:
                 meta = value.meta["val"]
                 if not isinstance(meta, torch.Tensor):
                     raise self.error(node, f"{node.target} reads {value.name}, which is no tensor")
-                found = TensorArg(len(tensors), self.layout_of(value), meta.stride())
+                layout = self.layout_in_use(value) or self.layout_of(value)
+                found = TensorArg(len(tensors), layout, meta.stride())
                 tensors.append(found)
                 read.append(value)
                 return found
@@ -185,6 +205,30 @@ class _Walk:
         how = self.random if is_random(node.target) else ""
         constants = (_frozen(args), _frozen(kwargs), self.mesh, same_as, _result_key(result), how)
         return call, tuple(read), (node.target, *constants, registered_rule(node.target))
+
+    def gather(self, value: fx.Node, reader: fx.Node) -> None:
+        """Add the step that brings an input to its layout in use, where a node is the first one to read it there."""
+        need, place = self.layout_in_use(value), self.place_of(value, reader)
+        if need is None or place in self.gathered:
+            return
+        name, phase = self.shown_name(value), self.traced.phase(reader)
+        again = any(node is value for node, _ in self.gathered)
+        step = self.gathered[place] = f"regather:{name}" if again else f"gather:{name}"
+        subgraph = self.subgraphs[step] = moving(self.layouts[value.name], need)
+        self.layouts[step] = need
+        self.steps.append(make_step(step, "gather", self.traced.source(reader), phase, (name,), subgraph))
+
+    def read_as(self, value: fx.Node, reader: fx.Node) -> str:
+        """The name of a value as a node reads it: of what is gathered, the name of the step that does."""
+        return self.gathered.get(self.place_of(value, reader)) or self.shown_name(value)
+
+    def place_of(self, value: fx.Node, reader: fx.Node) -> tuple[fx.Node, str]:
+        """Readers of one value that share what is gathered have the same."""
+        return value, self.traced.phase(reader) if self.in_use.in_each_phase else ""
+
+    def layout_in_use(self, value: fx.Node) -> Layout | None:
+        """That of an input that rests otherwise."""
+        return self.in_use.layouts.get(self.shown_name(value)) if value.op == "placeholder" else None
 
     def layout_of(self, node: fx.Node) -> Layout:
         if node.name not in self.layouts:

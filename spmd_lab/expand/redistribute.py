@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from spmd_lab.layout import Layout
     from spmd_lab.mesh import Mesh
 
-__all__ = ["opaque_dims", "plan_moves", "redistribution"]
+__all__ = ["divided_further", "opaque_dims", "plan_moves", "redistribution"]
 
 
 @lru_cache(maxsize=16384)
@@ -44,6 +44,21 @@ def redistribution(have: Layout, need: Layout) -> Redistribution | None:
     if have.placements == need.placements:
         return None
     return Redistribution(have, need, plan_moves(have, need))
+
+
+def divided_further(layout: Layout, axis: str, dim: int) -> Layout:
+    """The layout in which one more axis divides a dim, below those that do already.
+
+    Examples
+    --------
+    >>> from spmd_lab import Layout, Mesh
+    >>> divided_further(Layout.parse("f32[16/tp, 8]", Mesh(dp=2, tp=4)), "dp", 0)
+    f32[16/tp/dp, 8]
+    """
+    if split_order(layout.splits(dim)) is None:
+        return _placed(layout, axis, Shard(dim))
+    others = frozenset(range(len(layout.global_shape))) - {dim}
+    return _layout(_state(layout, others).divided(axis, dim), layout, others)
 
 
 # --- planning -----------------------------------------------------------------------------------

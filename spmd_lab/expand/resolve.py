@@ -8,11 +8,11 @@ from torch import fx
 
 from spmd_lab.errors import ArgumentError, ExpansionError
 from spmd_lab.expand.steps import make_step
-from spmd_lab.expand.subgraph import Subgraph, known_subgraphs
-from spmd_lab.rules import Plan
+from spmd_lab.expand.subgraph import moving
 
 if TYPE_CHECKING:
     from spmd_lab.expand.propagate import Propagated
+    from spmd_lab.expand.subgraph import Subgraph
     from spmd_lab.expand.values import Step
     from spmd_lab.layout import Layout
     from spmd_lab.trace.values import TracedGraph, TracedOutput
@@ -33,12 +33,15 @@ class OutputPolicy(NamedTuple):
         The layouts of parameters and buffers, which their gradients follow.
     written : dict
         The layouts of all inputs, which their new values follow: what is written into a tensor does not move it.
+    used : dict
+        By node, the layouts in use of inputs that rest otherwise: one that is returned as it came lies as it is used.
     """
 
     pending: str
     exact: dict[str, Layout]
     inputs: dict[str, Layout]
     written: dict[str, Layout]
+    used: dict[str, Layout]
 
     def target(self, output: TracedOutput, has: Layout) -> Layout:
         """Where an output shall lie, given how it comes out."""
@@ -66,7 +69,7 @@ def tangent_layout(traced: TracedGraph, policy: OutputPolicy, node: fx.Node, lay
     output = next(found for found in traced.outputs if f"tangent({found.name})" == name)
     produced = answers[output.name]
     assert isinstance(produced, fx.Node)
-    target = policy.target(output, layouts[produced.name])
+    target = policy.target(output, policy.used.get(produced.name, layouts[produced.name]))
     if any(kind != "sum" for kind in target.pending.values()):
         raise ExpansionError(
             f"{output.name} is kept pending, and not as a sum: its gradient is not defined piece by piece",
@@ -98,12 +101,12 @@ def resolve_outputs(
             final.append(None)
             continue
         has = propagated.layouts[node.name]
-        target = policy.target(output, has)
+        target = policy.target(output, policy.used.get(node.name, has))
         final.append(target)
         if target == has:
             continue
         name = f"resolve:{output.name}"
-        subgraphs[name] = _resolving(has, target)
+        subgraphs[name] = moving(has, target)
         phase = "backward" if output.role == "gradient" else traced.phase(node)
         steps.append(make_step(name, "resolve", traced.source(node), phase, (node.name,), subgraphs[name]))
     return steps, subgraphs, tuple(final)
@@ -114,13 +117,3 @@ def _refuse_exact(policy: OutputPolicy, output: TracedOutput) -> None:
         raise ArgumentError(
             f"output {output.name!r} is no tensor", argument=f"outputs={output.name!r}", hint="leave it out"
         )
-
-
-def _resolving(has: Layout, target: Layout) -> Subgraph:
-    """The subgraph that does nothing but redistribute; one for each pair of layouts."""
-
-    def build() -> Subgraph:
-        plan = Plan((target,), (target,), lambda _, nodes: nodes[0])
-        return Subgraph(has.mesh, (has,), (0,), plan, gives_tuple=False)
-
-    return known_subgraphs.find(("resolve", has, target), build)

@@ -18,6 +18,7 @@ from torch import fx
 from spmd_lab.expand.moves import emit_move
 from spmd_lab.expand.redistribute import redistribution
 from spmd_lab.local_graph import EmittedCollective, LocalGraphBuilder
+from spmd_lab.rules import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
     from spmd_lab.expand.values import Redistribution
     from spmd_lab.layout import Layout
     from spmd_lab.mesh import Mesh
-    from spmd_lab.rules import Plan
 
-__all__ = ["LocalGraph", "Subgraph", "SubgraphCache", "forget_subgraphs", "known_subgraphs"]
+__all__ = ["LocalGraph", "Subgraph", "SubgraphCache", "forget_subgraphs", "known_subgraphs", "moving"]
 
 
 @dataclass(frozen=True)
@@ -186,6 +186,16 @@ class Subgraph:
 
 known_subgraphs = SubgraphCache()
 """What is kept for the next node, and for the next expansion."""
+
+
+def moving(have: Layout, need: Layout) -> Subgraph:
+    """The subgraph that does nothing but redistribute; one for each pair of layouts."""
+
+    def build() -> Subgraph:
+        plan = Plan((need,), (need,), lambda _, nodes: nodes[0])
+        return Subgraph(have.mesh, (have,), (0,), plan, gives_tuple=False)
+
+    return known_subgraphs.find(("moving", have, need), build)
 
 
 def forget_subgraphs() -> None:

@@ -78,7 +78,7 @@ class Operand:
     Parameters
     ----------
     name : str
-        The user's name of an input, else the name of the node that made it.
+        The user's name of an input, else the name of the step or node that made it.
     have, need : Layout
         The layout it arrives in, and the one that the local operator wants.
     redistribution : Redistribution or None
@@ -152,14 +152,15 @@ class Collective:
 
 @dataclass(frozen=True, repr=False)
 class Step(Drawn):
-    """One operator of the traced program, expanded; or one pending output, resolved.
+    """One operator of the traced program, expanded; or one parameter, gathered; or one pending output, resolved.
 
     Parameters
     ----------
     name : str
-        The name of its node, or ``resolve:<output>``.
+        The name of its node; ``gather:<parameter>``, or ``regather:<parameter>`` in the backward; ``resolve:<output>``.
     op : str
-        The operator, as ``aten.mm.default``; "resolve" for a resolved output.
+        The operator, as ``aten.mm.default``; "gather" for a parameter that rests otherwise than it is used, "resolve"
+        for an output that comes out otherwise than it shall lie.
     source : Source or None
         The user's line.
     phase : str
@@ -189,6 +190,11 @@ class Step(Drawn):
     draw_bytes: int
     draws_locally: bool
     _subgraph: Callable[[int], fx.GraphModule] = field(repr=False, compare=False)
+
+    @property
+    def only_moves(self) -> bool:
+        """Whether it runs no operator, but brings one value from one layout to another."""
+        return self.op in ("gather", "resolve")
 
     @property
     def local_graph(self) -> fx.GraphModule:

@@ -38,7 +38,7 @@ def check_steps(expansion: Expansion) -> Iterator[Finding]:
 
 def _made(expansion: Expansion, step: Step) -> Iterator[tuple[str, Layout | None]]:
     """The values that a step makes, each with the layout that the step gives it."""
-    if step.op == "resolve":
+    if step.only_moves:
         yield step.name, step.operands[0].need
     elif len(step.outputs) == 1:
         yield step.name, step.outputs[0]
@@ -50,7 +50,7 @@ def _made(expansion: Expansion, step: Step) -> Iterator[tuple[str, Layout | None
 
 def _unreduced(expansion: Expansion, step: Step) -> Iterator[Finding]:
     """A sum over a dim that is divided is pending, unless the step itself communicates over that axis."""
-    if step.op == "resolve" or not step.outputs or step.outputs[0] is None:
+    if step.only_moves or not step.outputs or step.outputs[0] is None:
         return
     own = {axis for each in step.collectives if each.operand == step.name for axis in each.axes}
     claimed = state_of(step.outputs[0])

@@ -22,7 +22,7 @@ from spmd_lab.streams import Stream
 from spmd_lab.torch_internals.operators import is_operator, is_random, is_view
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from spmd_lab.expand import Expansion
     from spmd_lab.layout import Layout
@@ -71,9 +71,10 @@ class Follower:
         self._steps = {step.name: step for step in expansion.steps}
         self._nodes = tuple(traced.graph_module.graph.nodes)
         self._reads = {node.name: _reads(node) for node in self._nodes}
+        self._gathers = {node.name: self._gathered_for(node) for node in self._nodes}
         self._position = 0
-        self._frees = _last_uses(self._nodes)
-        self._held: dict[fx.Node, Any] = {}
+        self._frees = _last_uses(self._nodes, self._gathers)
+        self._held: dict[fx.Node | str, Any] = {}
         self._moved: dict[tuple[str, str], Whole] = {}
         self._made: dict[fx.Node, Made] = {}
         self._arrived: dict[str, Sequence[Any]] = {}
@@ -102,7 +103,7 @@ class Follower:
     def operand(self, step: str, index: int, before: Sequence[Any], after: Sequence[Any]) -> None:
         """Judge a redistribution by what it was given: nothing but rounding may be lost on the way."""
         known = self._steps.get(step)
-        if known is None or known.op == "resolve":
+        if known is None or known.only_moves:
             return
         operand = known.operands[index]
         if any(tuple(tensor.shape) != operand.have.local_shape(rank) for rank, tensor in enumerate(before)):
@@ -135,9 +136,13 @@ class Follower:
 
     def _advance(self) -> None:
         while (node := self._nodes[self._position]).op != "output":
-            if node.name in self._expected and node.name not in self._arrived:
+            gathered = [name for name in self._gathers[node.name].values() if name not in self._held]
+            if any(name in self._expected and name not in self._arrived for name in (*gathered, node.name)):
                 return
             self._position += 1
+            for read, name in self._gathers[node.name].items():
+                if name not in self._held:
+                    self._held[name] = self._gather(name, self._held[read])
             self._follow(node)
             for done in self._frees.get(node, ()):
                 self._held.pop(done, None)
@@ -159,6 +164,20 @@ class Follower:
                 verdict = self._judge_made(node, layout, expected, samples)
                 held = _usable(verdict) or held
             self._held[node] = held
+
+    def _gathered_for(self, node: fx.Node) -> dict[fx.Node, str]:
+        """The inputs that a node reads as a step gathers them, with the name of that step."""
+        own = self._steps.get(node.name)
+        named = [] if own is None else zip(self._reads[node.name], (each.name for each in own.operands), strict=True)
+        return {read: name for read, name in named if name in self._steps and self._steps[name].op == "gather"}
+
+    def _gather(self, name: str, whole: Whole) -> Whole:
+        """What ranks hold of an input once it is brought to its layout in use."""
+        if name not in self._arrived:
+            return whole
+        (layout,) = self._steps[name].outputs
+        assert layout is not None
+        return _usable(self._judge(name, name, layout, whole, self._arrived.pop(name))) or whole
 
     def _unreported(self, node: fx.Node, expected: torch.Tensor) -> Whole:
         """What no rank says to hold: a view of what was reduced is as inexact as that."""
@@ -195,7 +214,11 @@ class Follower:
         if node.target is operator.getitem and isinstance(node.args[0], fx.Node) and node.args[0] in self._made:
             made, index = self._made[node.args[0]], node.args[1]
             return made.value[index], lambda: [sample[index] for sample in made.samples]
-        operands = {read: self._moved.pop((node.name, read.name), self._held[read]) for read in node.all_input_nodes}
+        names = self._gathers[node.name]
+        operands = {
+            read: self._moved.pop((node.name, read.name), self._held[names.get(read, read)])
+            for read in node.all_input_nodes
+        }
         draws = is_operator(node.target) and is_random(node.target)
         made = Made(node, operands, self._shaker, self._stream if draws else None)
         if isinstance(made.value, (tuple, list)):
@@ -267,13 +290,15 @@ def _reads(node: fx.Node) -> list[fx.Node]:
     return found
 
 
-def _last_uses(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
-    """The values that are not needed after each node."""
-    last: dict[fx.Node, fx.Node] = {}
+def _last_uses(
+    nodes: Sequence[fx.Node], gathers: Mapping[str, Mapping[fx.Node, str]]
+) -> dict[fx.Node, list[fx.Node | str]]:
+    """The values, and what is gathered of them, that are not needed after each node."""
+    last: dict[fx.Node | str, fx.Node] = {}
     for node in nodes:
         last[node] = node
-        last.update(dict.fromkeys(node.all_input_nodes, node))
-    frees: dict[fx.Node, list[fx.Node]] = {}
+        last.update(dict.fromkeys((*node.all_input_nodes, *gathers[node.name].values()), node))
+    frees: dict[fx.Node, list[fx.Node | str]] = {}
     for value, user in last.items():
         frees.setdefault(user, []).append(value)
     return frees

@@ -186,7 +186,7 @@ class _Walk:
             if each.operand == step.name
         ]
         runs = [str(request) for request in self.own.get(step.name, [])]
-        if step.op != "resolve" and runs != announced:
+        if not step.only_moves and runs != announced:
             expected, got = (", ".join(each) or "no collective" for each in (announced, runs))
             yield Finding(step.name, step.name, expected, got, "its own collectives are not those that it announces")
 
