@@ -100,7 +100,7 @@ def run_demo(mesh: Mesh, page: Path, say: Callable[[str], object] = print) -> Ve
     torch.manual_seed(0)
     expansion = expand_demo(mesh, GPT(), vocabulary=256)
     say(_titled("The traced program: what one device runs", repr(expansion.traced)))
-    communicating = [repr(step) for step in expansion.steps if step.collectives and step.op != "resolve"]
+    communicating = [repr(step) for step in expansion.steps if step.collectives and not step.only_moves]
     say(_titled(f"The {len(communicating)} steps that communicate", "\n\n".join(communicating)))
     say(_titled("The expansion, by line", repr(expansion)))
     say(_titled("Its collectives, by kind", str(expansion.collectives.by("kind"))))

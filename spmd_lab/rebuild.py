@@ -220,11 +220,14 @@ class _Splicer:
         step = self.steps.get(operand.name)
         if step is None or step.op != "gather":
             return self.values[node.name]
-        if step.name not in self.values:
-            (made,) = self.step(step, [self.values[node.name]], [step.name])
-            assert made is not None
-            self.carry(made, step.name)
-        return self.values[step.name]
+        return self.values.get(step.name) or self.move(step, self.values[node.name], step.name)
+
+    def move(self, step: Step, value: fx.Node, name: str) -> fx.Node:
+        """Copy the subgraph of a step that only moves a value; what comes out holds the value of the step's name."""
+        (moved,) = self.step(step, [value], [name])
+        assert moved is not None
+        self.carry(moved, step.name)
+        return moved
 
     def carry(self, node: fx.Node, value: str) -> None:
         """Note that a node holds a value of the traced graph (the first name stays: an identity adds none)."""
@@ -290,12 +293,7 @@ def _splice_outputs(splicer: _Splicer) -> None:
             continue
         value = splicer.values[node.name]
         step = splicer.steps.get(f"resolve:{output.name}")
-        if step is not None:
-            (resolved,) = splicer.step(step, [value], [output.name])
-            assert resolved is not None
-            value = resolved
-            splicer.carry(value, step.name)
-        returned.append(value)
+        returned.append(value if step is None else splicer.move(step, value, output.name))
     splicer.graph.output(tuple(returned))
 
 

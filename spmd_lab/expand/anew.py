@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import fx
 
-from spmd_lab.torch_internals.operators import is_operator, is_view
+from spmd_lab.torch_internals.operators import is_operator, is_random, is_view
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["taken_anew"]
+__all__ = ["needed_by", "taken_anew"]
 
 _aten = torch.ops.aten
 _COPIES = (_aten._to_copy.default, _aten.clone.default, _aten.cat.default, _aten.stack.default)  # noqa: SLF001
@@ -36,12 +36,12 @@ def taken_anew(traced: TracedGraph, names: Collection[str]) -> TracedGraph:
         The program.
     names : collection of str
         Inputs. Their views, casts and concatenations that the backward reads are computed there a second time, under
-        the name of the first and ``_anew``.
+        the name of the first and ``_anew``. What nothing but gradients need of them belongs to the backward at once.
 
     Returns
     -------
     TracedGraph
-        The same object where there are none.
+        The same object where nothing is to be done.
 
     Examples
     --------
@@ -52,25 +52,61 @@ def taken_anew(traced: TracedGraph, names: Collection[str]) -> TracedGraph:
     [('t_1_anew', 'backward')]
     """
     graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    graph.output(graph.graph_copy(traced.graph_module.graph, copies))
+    graph.output(graph.graph_copy(traced.graph_module.graph, {}))
     graph.output_node().meta = dict(traced.graph_module.graph.output_node().meta)
     placeholders = {found.node for found in traced.inputs if found.name in names}
-    moved: set[fx.Node] = set()
-    for node in graph.nodes:
-        reads = node.all_input_nodes
-        own = [each in moved or each.name in placeholders for each in reads]
-        if _only_moves(node) and own and all(own) and traced.phase(node) == "forward":
-            moved.add(node)
-    anew = _Anew(graph, moved)
+    late = _late(traced, graph, {node for node in graph.nodes if node.name in placeholders})
+    for node in reversed(late):
+        min(node.users).prepend(node)
+        node.meta["phase"] = "backward"
+    anew = _Anew(graph, _moved(graph, placeholders))
     for node in list(graph.nodes):
         if node.op == "call_function" and traced.phase(node) == "backward":
             anew.read_by(node)
-    if not anew.made:
+    if not anew.made and not late:
         return traced
     graph.lint()
-    module = fx.GraphModule(traced.graph_module, graph, type(traced.graph_module).__name__)
-    return replace(traced, graph_module=module)
+    return replace(traced, graph_module=fx.GraphModule(traced.graph_module, graph, type(traced.graph_module).__name__))
+
+
+def needed_by(values: Iterable[object]) -> set[fx.Node]:
+    """The nodes among some values, and all that they depend on."""
+    needed: set[fx.Node] = set()
+    waiting = [value for value in values if isinstance(value, fx.Node)]
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed.add(node)
+            waiting.extend(node.all_input_nodes)
+    return needed
+
+
+def _late(traced: TracedGraph, graph: fx.Graph, inputs: set[fx.Node]) -> list[fx.Node]:
+    """What the forward makes of inputs for nothing but gradients, random draws and what they need excepted."""
+    returned = zip(traced.outputs, graph.output_node().args[0], strict=True)  # type: ignore[arg-type]
+    drawn = [node for node in graph.nodes if is_operator(node.target) and is_random(node.target)]
+    early = needed_by([*(node for output, node in returned if output.role != "gradient"), *drawn])
+    found: dict[fx.Node, None] = {}
+    for node in graph.nodes:
+        of_inputs = any(each in inputs or each in found for each in node.all_input_nodes)
+        if of_inputs and _is_forward(node) and node.users and node not in early:
+            found[node] = None
+    return list(found)
+
+
+def _is_forward(node: fx.Node) -> bool:
+    return node.op == "call_function" and node.meta.get("phase", "forward") == "forward"
+
+
+def _moved(graph: fx.Graph, placeholders: Collection[str]) -> set[fx.Node]:
+    """The values of the forward that hold nothing but elements of inputs."""
+    moved: set[fx.Node] = set()
+    for node in graph.nodes:
+        reads = node.all_input_nodes
+        own = all(each in moved or each.name in placeholders for each in reads)
+        if reads and own and _only_moves(node) and _is_forward(node):
+            moved.add(node)
+    return moved
 
 
 def _only_moves(node: fx.Node) -> bool:

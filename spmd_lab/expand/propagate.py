@@ -16,7 +16,7 @@ from spmd_lab.rules import OpCall, TensorArg, plan_call, registered_rule
 from spmd_lab.torch_internals.operators import is_operator, is_random
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Mapping
 
     from spmd_lab.expand.values import Step
     from spmd_lab.layout import Layout
@@ -35,7 +35,7 @@ class InUse(NamedTuple):
     With ``in_each_phase`` they are brought there in the forward and once more in the backward, else once.
     """
 
-    layouts: dict[str, Layout] = {}
+    layouts: Mapping[str, Layout]
     in_each_phase: bool = True
 
 
@@ -54,7 +54,7 @@ def propagate(
     late: Callable[[fx.Node, dict[str, Layout]], Layout],
     unsupported: Unsupported = "replicate",
     random: Random = "exact",
-    in_use: InUse = InUse(),
+    in_use: InUse | None = None,
 ) -> Propagated:
     """Expand every operator of the traced program.
 
@@ -72,7 +72,7 @@ def propagate(
         "replicate" keeps the fallbacks of operators without a rule, "error" refuses them.
     random : str
         "exact" draws the numbers of a single device, "local" lets each shard draw its own.
-    in_use : InUse
+    in_use : InUse, optional
         The inputs that operators read in other layouts than those that they have.
 
     Returns
@@ -85,7 +85,7 @@ def propagate(
     UnsupportedOperatorError
         If fallbacks are refused: all of them are named, each once, with the lines that call them.
     """
-    walk = _Walk(traced, mesh, late, random, in_use)
+    walk = _Walk(traced, mesh, late, random, in_use or InUse({}))
     names = {found.node: found.name for found in traced.inputs}
     walk.layouts.update({node: layouts[name] for node, name in names.items() if name in layouts})
     walk.shown.update(names)
@@ -212,7 +212,7 @@ class _Walk:
         if need is None or place in self.gathered:
             return
         name, phase = self.shown_name(value), self.traced.phase(reader)
-        again = any(node is value for node, _ in self.gathered)
+        again = any(node is value for node, _ in self.gathered)  # the backward follows the forward
         step = self.gathered[place] = f"regather:{name}" if again else f"gather:{name}"
         subgraph = self.subgraphs[step] = moving(self.layouts[value.name], need)
         self.layouts[step] = need

@@ -123,8 +123,7 @@ def fsdp(*axes: str) -> dict[str, AtRest]:
     --------
     >>> import torch, spmd_lab as sl
     >>> traced, mesh = sl.trace(torch.nn.Linear(4, 8), torch.zeros(8, 4)), sl.Mesh(dp=2, tp=2)
-    >>> rules = sl.colwise("", axis="tp")
-    >>> expansion = sl.expand(traced, mesh, params=rules, batch="dp", stored=sl.fsdp("dp"))
+    >>> expansion = sl.expand(traced, mesh, params={"weight": "o/tp i"}, batch="dp", stored=sl.fsdp("dp"))
     >>> expansion.layout("weight"), expansion.layout("gather:weight")
     (f32[8/tp/dp, 4], f32[8/tp, 4])
     """

@@ -76,7 +76,7 @@ class Follower:
         self._frees = _last_uses(self._nodes, self._gathers)
         self._held: dict[fx.Node | str, Any] = {}
         self._moved: dict[tuple[str, str], Whole] = {}
-        self._made: dict[fx.Node, Made] = {}
+        self._made: dict[fx.Node | str, Made] = {}
         self._arrived: dict[str, Sequence[Any]] = {}
         self._expected = {
             node.meta["spmd_value"] for node in graph.nodes if "spmd_value" in node.meta and node.op != "placeholder"
@@ -175,8 +175,7 @@ class Follower:
         """What ranks hold of an input once it is brought to its layout in use."""
         if name not in self._arrived:
             return whole
-        (layout,) = self._steps[name].outputs
-        assert layout is not None
+        layout = self._steps[name].operands[0].need
         return _usable(self._judge(name, name, layout, whole, self._arrived.pop(name))) or whole
 
     def _unreported(self, node: fx.Node, expected: torch.Tensor) -> Whole:

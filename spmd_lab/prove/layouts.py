@@ -98,6 +98,8 @@ class _Walk:
             reached, claimed = self.known.get(node), state_of(claims[-1])
             if moves and reached is not None and not leads_to(reached.state, claimed):
                 yield self.finding(name or value, value, claims[-1], reached, "the nodes lead to another state")
+            if moves and reached is not None and name in self.steps and self.steps[name].only_moves:
+                yield from self.moves_its_own(self.steps[name], value, reached)
             self.known[node] = _Followed(value, claimed, claims[-1])
 
     def moved(self, node: fx.Node) -> Iterator[Finding]:
@@ -119,6 +121,13 @@ class _Walk:
         self.known[node] = _Followed(first.origin, first.state)
         if node.op == "call_function" and is_collective(node.target):
             yield from self.communicated(node, step, first)
+
+    def moves_its_own(self, step: Step, value: str, reached: _Followed) -> Iterator[Finding]:
+        """What a step moves must be its operand."""
+        name = step.operands[0].name
+        wanted = self.names.shown.get(name, name)
+        if reached.origin not in (wanted, _SEVERAL) and wanted in self.present:
+            yield Finding(step.name, value, wanted, reached.origin, "it moves another value")
 
     def arrived(self, node: fx.Node) -> None:
         """The end of a redistribution: what the operator needs, as far as states go; numbers show the rest."""

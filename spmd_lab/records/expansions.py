@@ -36,18 +36,18 @@ def expansion_record(expansion: Expansion, modules: bool = True, pictures: bool 
     pictures : bool
         Whether steps are to carry a picture.
     """
-    operators = [step for step in expansion.steps if not _resolves(step)]
+    in_modules = [step for step in expansion.steps if not _resolves(step)]
     resolves = [step for step in expansion.steps if _resolves(step)]
     groups = _alike(resolves) if modules else []
     return ExpansionRecord(
         name=expansion.name,
         axes=mesh_axes(expansion.mesh),
-        counts=_counts(operators, resolves),
+        counts=_counts(expansion.steps),
         lines=groups_record(expansion.collectives.by("source"), rows=_LINES),
         totals=_totals(expansion),
         phases=_phases(expansion.steps),
         marks=_marks(expansion.steps),
-        modules=module_records(operators, pictures) if modules else (),
+        modules=module_records(in_modules, pictures) if modules else (),
         resolves=_resolve_records(groups[:_RESOLVES], pictures),
         brief_resolves=tuple(brief_record(step) for group in groups[_RESOLVES:] for step in group),
     )
@@ -57,17 +57,21 @@ def _resolves(step: Step) -> bool:
     return step.name.startswith(_RESOLVE)
 
 
-def _counts(operators: Sequence[Step], resolves: Sequence[Step]) -> CountsRecord:
+def _counts(steps: Sequence[Step]) -> CountsRecord:
+    gathers = [step for step in steps if step.op == "gather"]
+    resolves = [step for step in steps if _resolves(step)]
+    operators = [step for step in steps if not step.only_moves]
     in_steps = [found for step in operators for found in step.collectives]
-    to_resolve = [found for step in resolves for found in step.collectives]
     return CountsRecord(
         operators=len(operators),
+        gathers=len({operand.name for step in gathers for operand in step.operands}),
         resolves=len(resolves),
         resolves_are_gradients=all(step.name.startswith(f"{_RESOLVE}grad(") for step in resolves),
         forward_collectives=sum(found.phase == "forward" for found in in_steps),
         backward_collectives=sum(found.phase == "backward" for found in in_steps),
-        resolve_collectives=len(to_resolve),
-        sent_bytes=sum(found.sent_bytes_per_rank for found in (*in_steps, *to_resolve)),
+        gather_collectives=sum(len(step.collectives) for step in gathers),
+        resolve_collectives=sum(len(step.collectives) for step in resolves),
+        sent_bytes=sum(found.sent_bytes_per_rank for step in steps for found in step.collectives),
         fallbacks=sum(step.fallback is not None for step in operators),
     )
 

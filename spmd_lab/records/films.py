@@ -40,11 +40,12 @@ def film_record(expansion: Expansion, seen: Mapping[str, Sequence[str]] | None =
     program = _Statements(expansion.program.graph_module.graph, expansion)
     own = _own_statements(program.nodes)
     parts = _parts(traced.nodes)
+    readers = _first_readers(expansion.steps)
     frames = []
     sent = 0
     for step in expansion.steps:
         sent += sum(each.sent_bytes_per_rank for each in step.collectives)
-        at = traced.position(step.name)
+        at = traced.position(readers.get(step.name, step.name))
         first, last = own.get(step.name, (0, 0))
         start = max(0, at - _AROUND)
         record = step_record(step)
@@ -64,6 +65,15 @@ def film_record(expansion: Expansion, seen: Mapping[str, Sequence[str]] | None =
         )
     overview = expansion_record(expansion, modules=False)
     return FilmRecord(overview, tuple(frames), expansion.mesh.size, len(program.lines))
+
+
+def _first_readers(steps: Sequence[Step]) -> dict[str, str]:
+    """For a step that gathers a parameter, the one that first reads it: it has no statement of its own in the trace."""
+    found: dict[str, str] = {}
+    for step in steps:
+        for operand in step.operands:
+            found.setdefault(operand.name, step.name)
+    return {step.name: found[step.name] for step in steps if step.op == "gather"}
 
 
 class _Statements:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from spmd_lab.binding import WAIT, is_collective
 
 if TYPE_CHECKING:
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from spmd_lab.expand import Expansion
+    from spmd_lab.expand import Expansion, Step
 
 __all__ = ["overlap"]
 
@@ -22,6 +24,9 @@ def overlap(graph_module: fx.GraphModule, expansion: Expansion, rank: int) -> No
     The operators keep their order; between them, collectives and what prepares their data move up, and what only turns
     their results into what is read moves down. Collectives keep an order that depends on the operators alone, so that
     it is the same on every rank.
+
+    What would only be held longer is not sent at once: of parameters that are gathered, no more than the largest one is
+    ahead of the operators; of gradients that are on their way to where they rest, no more is waited for later.
 
     Examples
     --------
@@ -35,7 +40,7 @@ def overlap(graph_module: fx.GraphModule, expansion: Expansion, rank: int) -> No
     graph = graph_module.graph
     early = _preparations(graph.nodes)
     late = {node for node in graph.nodes if node.target is WAIT}
-    order = _scheduled(list(graph.nodes), early, late)
+    order = _Schedule(list(graph.nodes), early, late, expansion).order
     place = order[0]
     for node in order[1:]:
         place.append(node)
@@ -52,28 +57,103 @@ def _preparations(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def _scheduled(nodes: list[fx.Node], early: set[fx.Node], late: set[fx.Node]) -> list[fx.Node]:
+class _Schedule:
     """The nodes in their new order."""
-    position = {node: index for index, node in enumerate(nodes)}
-    missing = {node: len(node.all_input_nodes) for node in nodes}
-    placed: dict[fx.Node, None] = {}
 
-    def put(node: fx.Node) -> None:
-        if node in placed:
+    def __init__(self, nodes: list[fx.Node], early: set[fx.Node], late: set[fx.Node], expansion: Expansion) -> None:
+        self._positions = {node: index for index, node in enumerate(nodes)}
+        self._missing = {node: len(node.all_input_nodes) for node in nodes}
+        self._placed: dict[fx.Node, None] = {}
+        self._on_their_way = _OnTheirWay(nodes)
+        steps = {step.name: index for index, step in enumerate(expansion.steps)}
+        gathers = _gathers(nodes, early, expansion.steps)
+        self._early = early - {node for name in gathers for node in gathers[name]}
+        waiting = [(due, gathers[name]) for name, due in _due(expansion.steps).items() if name in gathers]
+        for node in nodes:
+            if node in early or node in late:
+                continue
+            while waiting and waiting[0][0] <= steps.get(node.meta.get("spmd_step", ""), -1):
+                for each in waiting.pop(0)[1]:
+                    self._put(each)
+            self._put(node)
+        for node in nodes:  # what nothing reads
+            self._put(node)
+        output = nodes[-1]
+        del self._placed[output]
+        self.order = [*self._placed, output]
+
+    def _put(self, node: fx.Node) -> None:
+        if node in self._placed:
             return
         for read in node.all_input_nodes:
-            put(read)  # what was waiting for somebody to read it, and what was waiting for that
-        placed[node] = None
-        for user in sorted(node.users, key=position.__getitem__):
-            missing[user] -= 1
-            if user in early and not missing[user]:
-                put(user)
+            self._put(read)  # what was waiting for somebody to read it, and what was waiting for that
+        self._placed[node] = None
+        for user in sorted(node.users, key=self._positions.__getitem__):
+            self._missing[user] -= 1
+            if user in self._early and not self._missing[user]:
+                self._put(user)
+        for wait in self._on_their_way.after(node):
+            self._put(wait)
 
+
+def _gathers(nodes: Iterable[fx.Node], early: set[fx.Node], steps: Iterable[Step]) -> dict[str, list[fx.Node]]:
+    """What begins to gather a parameter, by the name of the step that does."""
+    names = {step.name for step in steps if step.op == "gather"}
+    found: dict[str, list[fx.Node]] = {}
     for node in nodes:
-        if node not in early and node not in late:
-            put(node)
-    for node in nodes:  # what nothing reads
-        put(node)
-    output = nodes[-1]
-    del placed[output]
-    return [*placed, output]
+        name = node.meta.get("spmd_step", "")
+        if node in early and name in names:
+            found.setdefault(name, []).append(node)
+    return found
+
+
+def _due(steps: Iterable[Step]) -> dict[str, int]:
+    """The position of the step in front of which each gather is sent, by its name.
+
+    It is the one that first reads what was gathered so long before that the largest gather and no more lies between;
+    in each phase, the first step where there is none.
+    """
+    every = list(enumerate(steps))
+    due: dict[str, int] = {}
+    for phase in ("forward", "backward"):
+        start = next((position for position, step in every if step.phase == phase), 0)
+        gathers = [(position, step) for position, step in every if step.op == "gather" and step.phase == phase]
+        sizes = [_gathered_bytes(step) for _, step in gathers]
+        first = 0
+        for index, (_, step) in enumerate(gathers):
+            while sum(sizes[first : index + 1]) > max(sizes):
+                first += 1
+            due[step.name] = start if first == 0 else gathers[first - 1][0] + 1
+    return due
+
+
+def _gathered_bytes(step: Step) -> int:
+    (layout,) = step.outputs
+    assert layout is not None
+    return layout.nbytes(layout.largest_local_shape)
+
+
+class _OnTheirWay:
+    """The gradients that were sent to where they rest, and that nothing waits for yet."""
+
+    def __init__(self, nodes: Iterable[fx.Node]) -> None:
+        self._waits = {node: next(iter(node.users)) for node in nodes if _scatters_output(node)}
+        self._most = max((_payload(node) for node in self._waits), default=0)
+        self._sent: list[fx.Node] = []
+
+    def after(self, node: fx.Node) -> Iterable[fx.Node]:
+        """The nodes that have to wait once a node has run: for what was sent first, where it is too much by now."""
+        if node in self._waits:
+            self._sent.append(node)
+        while sum(map(_payload, self._sent)) > self._most:
+            yield self._waits[self._sent.pop(0)]
+
+
+def _scatters_output(node: fx.Node) -> bool:
+    record = node.meta.get("spmd_collective")
+    scatters = node.target is torch.ops._c10d_functional.reduce_scatter_tensor.default and len(node.users) == 1
+    return scatters and record is not None and str(node.meta.get("spmd_step", "")).startswith("resolve:")
+
+
+def _payload(node: fx.Node) -> int:
+    return int(node.meta["spmd_collective"].payload_bytes)

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from spmd_lab.errors import RebuildError
+from spmd_lab.expand.anew import needed_by
 from spmd_lab.run.memory import lent_inputs, reduce_in_place
 from spmd_lab.streams import draw_locally
 from spmd_lab.torch_internals.boxed import take_list
@@ -92,8 +93,8 @@ def split(
     late = {node for index, node in enumerate(inputs) if index in tangents}
     results = [value for index, value in enumerate(returned) if index not in gradients]
     wanted = [value for index, value in enumerate(returned) if index in gradients]
-    early = _needed_by(results)
-    drawn = [_needed_by([node]) for node in _forward_draws(program.graph)]
+    early = needed_by(results)
+    drawn = [needed_by([node]) for node in _forward_draws(program.graph)]
     early = early.union(*(needed for needed in drawn if not needed & late))
     _refuse_late_results(early & late, program)
     for node in program.graph.nodes:
@@ -128,18 +129,6 @@ def _compiled(halves: Halves) -> Halves:
     over = partial(torch.compile, fullgraph=True, dynamic=False, options={"fallback_random": True})
     forward, backward = (cast("fx.GraphModule", over(half)) for half in (halves.forward, halves.backward))
     return replace(halves, forward=forward, backward=backward)
-
-
-def _needed_by(values: Iterable[Any]) -> set[fx.Node]:
-    """The nodes among some values, and all that they depend on."""
-    needed: set[fx.Node] = set()
-    waiting = [value for value in values if isinstance(value, fx.Node)]
-    while waiting:
-        node = waiting.pop()
-        if node not in needed:
-            needed.add(node)
-            waiting.extend(node.all_input_nodes)
-    return needed
 
 
 def _forward_draws(graph: fx.Graph) -> list[fx.Node]:

@@ -96,12 +96,14 @@ def expansion_counts(counts: CountsRecord) -> str:
     """The numbers of an expansion, as one sentence without its subject."""
     in_steps = counts.forward_collectives + counts.backward_collectives
     pending = "pending gradient" if counts.resolves_are_gradients else "pending output"
+    gathering = f", {count_text(counts.gather_collectives)} to gather {counted(counts.gathers, 'parameter')}"
     resolving = f" and {count_text(counts.resolve_collectives)} to resolve {counted(counts.resolves, pending)}"
+    collectives = in_steps + counts.gather_collectives + counts.resolve_collectives
     return (
         f"{counted(counts.operators, 'operator')}, "
-        f"{counted(in_steps + counts.resolve_collectives, 'collective')}: {count_text(in_steps)} in steps "
+        f"{counted(collectives, 'collective')}: {count_text(in_steps)} in steps "
         f"({count_text(counts.forward_collectives)} forward, {count_text(counts.backward_collectives)} backward)"
-        f"{resolving if counts.resolves else ''}, "
+        f"{gathering if counts.gathers else ''}{resolving if counts.resolves else ''}, "
         f"{bytes_text(counts.sent_bytes)} sent per rank, {counted(counts.fallbacks, 'fallback')}"
     )
 

@@ -133,10 +133,12 @@ class CountsRecord:
     """The numbers of an expansion."""
 
     operators: int
+    gathers: int
     resolves: int
     resolves_are_gradients: bool
     forward_collectives: int
     backward_collectives: int
+    gather_collectives: int
     resolve_collectives: int
     sent_bytes: int
     fallbacks: int

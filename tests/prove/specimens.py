@@ -150,6 +150,17 @@ def shards_moved() -> sl.Program:
 
 
 @cache
+def divided_at_rest() -> sl.Program:
+    """Parameters that rest divided over ``dp``, also below ``tp``: gathered in each phase, gradients scattered."""
+    torch.manual_seed(0)
+    params = sl.colwise("up", axis="tp") | sl.rowwise("down", axis="tp")
+    stored = sl.fsdp("dp")
+    model, mesh = nn.Sequential(nn.Linear(8, 8), Perceptron(8)), sl.Mesh(dp=2, tp=2)
+    rules = {f"1.{name}": style for name, style in params.items()}
+    return _built(model, torch.randn(8, 8), mesh=mesh, loss=weighted, batch="dp", params=rules, stored=stored)
+
+
+@cache
 def zeros() -> sl.Program:
     """Reductions of nothing but zeros, and of terms that cancel: no number shows that one is missing."""
     torch.manual_seed(0)
@@ -175,6 +186,7 @@ SPECIMENS: dict[str, Callable[[], sl.Program]] = {
         kept_pending,
         given_pending,
         shards_moved,
+        divided_at_rest,
         zeros,
     )
 }

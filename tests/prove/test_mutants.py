@@ -283,3 +283,63 @@ def test_a_step_that_takes_a_value_otherwise_than_it_is_is_found() -> None:
     graphs = [program.for_rank(rank) for rank in range(4)]
     report = Altered(replace(expansion, steps=steps), graphs).verify()
     assert "a step does not take a value as it is" in {each.reason for each in report.divergences}
+
+
+# --- parameters that rest divided ---------------------------------------------------------------
+
+
+def at_rest(value: float = 1.0) -> sl.Program:
+    """Two square matrices that rest divided, times what the input and they are worth."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.Tanh(), torch.nn.Linear(8, 8, bias=False))
+    with torch.no_grad():
+        for each in model.parameters():
+            each.mul_(value)
+    traced = sl.trace(model, torch.randn(8, 8) * value)
+    return sl.rebuild(sl.expand(traced, sl.Mesh(dp=2), batch="dp", stored=sl.fsdp("dp")))
+
+
+GATHERS = ("gather:0.weight", "gather:2.weight", "regather:2.weight")
+
+
+@pytest.mark.parametrize("step", GATHERS)
+def test_a_missing_gather_is_found(step: str) -> None:
+    program = at_rest()
+
+    def change(graph: fx.Graph) -> None:
+        (wait,) = [node for node in graph.nodes if node.meta.get("spmd_value") == step]
+        wait.replace_all_uses_with(named(graph, step.partition(":")[2].replace("0.", "_0_").replace("2.", "_2_")))
+
+    wrong = altered(program, change)
+    readers = [each.name for each in program.expansion.steps if step in [operand.name for operand in each.operands]]
+    assert wrong.verify().first_divergence.step.name in (step, *readers)
+    assert {each.step for each in check_graph(program.expansion, wrong.graphs[0].graph)} <= {step, *readers}
+
+
+@pytest.mark.parametrize("step", GATHERS)
+@pytest.mark.parametrize("value", [1.0, 0.0], ids=["numbers", "zeros"])
+def test_another_parameter_that_is_gathered_is_found(step: str, value: float) -> None:
+    program = at_rest(value)
+    other = "_2_weight" if "0.weight" in step else "_0_weight"
+
+    def change(graph: fx.Graph) -> None:
+        first = next(node for node in graph.nodes if node.meta.get("spmd_step") == step)
+        first.update_arg(0, named(graph, other))
+
+    assert altered(program, change).verify().first_divergence.step.name == step
+
+
+@pytest.mark.parametrize("value", [1.0, 0.0], ids=["numbers", "zeros"])
+def test_a_gradient_that_is_cut_and_not_scattered_is_found(value: float) -> None:
+    program = at_rest(value)
+    (name,) = names(program, c10d.reduce_scatter_tensor.default, "resolve:grad(0.weight)")
+
+    def change(graph: fx.Graph) -> None:
+        node = named(graph, name)
+        with graph.inserting_before(node):
+            cut = graph.call_function(aten.slice.Tensor, (node.args[0], 0, 0, 4))
+        cut.meta = {key: value for key, value in node.meta.items() if key != "spmd_collective"}
+        node.replace_all_uses_with(cut)
+        graph.erase_node(node)
+
+    assert altered(program, change).verify().first_divergence.step.name == "resolve:grad(0.weight)"
