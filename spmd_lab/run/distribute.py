@@ -17,7 +17,7 @@ from spmd_lab.run.agreement import exchange
 from spmd_lab.run.calls import kind_of
 from spmd_lab.run.module import DistributedModule
 from spmd_lab.run.placing import Request
-from spmd_lab.run.state import refuse_without_data
+from spmd_lab.run.state import refuse_foreign
 from spmd_lab.trace.arguments import Arguments, bind
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ def distribute(
     """Expand a module over the ranks of a mesh, and return one that they train together.
 
     Every rank calls it, with the same arguments, in a process group of the user's. The parameters and buffers of the
-    first rank are sent to the others. The user's module stays as it is.
+    first rank are sent to the others. The user's module stays as it is. A module that is too large for one rank is made
+    on ``torch.device("meta")``: what is returned gets its values from ``initialise()``, or from ``to_empty`` and a
+    checkpoint.
 
     What it returns is called as the module is, with this rank's shards, and returns this rank's shards; what comes
     out replicated must be used in the same way on every rank. ``backward()`` leaves in each parameter's ``grad`` its
@@ -168,7 +170,7 @@ def _refuse_unknown(module: object, chosen: Mapping[str, str]) -> None:
             raise ArgumentError(
                 f"{name}={value!r} is unknown", argument=f"{name}={value!r}", hint=f'"{first}" or "{second}"'
             )
-    refuse_without_data(module)
+    refuse_foreign(module)
 
 
 def _device_mesh(mesh: Mesh | DeviceMesh, module: nn.Module) -> DeviceMesh:
@@ -183,7 +185,8 @@ def _device_mesh(mesh: Mesh | DeviceMesh, module: nn.Module) -> DeviceMesh:
             argument=f"mesh={mesh!r}",
             hint="a mesh of as many ranks, or a DeviceMesh of some of them",
         )
-    device = next((tensor.device.type for tensor in [*module.parameters(), *module.buffers()]), "cpu")
+    devices = (tensor.device.type for tensor in [*module.parameters(), *module.buffers()] if not tensor.is_meta)
+    device = next(devices, "cuda" if "nccl" in dist.get_backend() else "cpu")
     return init_device_mesh(mesh.device_type or device, mesh.shape, mesh_dim_names=mesh.axes)
 
 

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 from torch.distributed.tensor import DTensor
 
 from spmd_lab.errors import ArgumentError, SpmdLabError
@@ -15,15 +14,17 @@ from spmd_lab.run.agreement import broadcast
 from spmd_lab.run.autograd import run_plan
 from spmd_lab.run.calls import CallKind, dense, dims_by_stride, kind_of
 from spmd_lab.run.closures import closed_over
+from spmd_lab.run.initialise import initialise
 from spmd_lab.run.plans import Plans
 from spmd_lab.run.state import common_stream, cut, distributed_state, following
 from spmd_lab.streams import Stream
-from spmd_lab.torch_internals.modules import adopt_tree, get_tensor, put_tensor
+from spmd_lab.torch_internals.modules import TiedModule, adopt_tree, get_tensor, put_tensor
 from spmd_lab.trace.arguments import Arguments, bind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
     from spmd_lab.expand import Expansion
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["DistributedModule"]
 
 
-class DistributedModule(nn.Module):
+class DistributedModule(TiedModule):
     """A module whose ranks run their programs together; made by `distribute`.
 
     It has the parameters, buffers and submodules of the user's module under the same names; the tensors are DTensors.
@@ -85,6 +86,41 @@ class DistributedModule(nn.Module):
     def manual_seed(self, seed: int) -> None:
         """Start the module's random numbers anew, as ``torch.manual_seed`` does; on every rank with the same seed."""
         self._stream = Stream.seeded(seed)
+
+    def initialise(self, init: Callable[[nn.Module], object] | None = None) -> None:
+        """Give all parameters and buffers first values: those of a single device with the module's random state.
+
+        One submodule after another, children before parents as in ``nn.Module.apply``, is made whole, initialised, and
+        cut: a rank never holds more than one of them whole. Every rank calls it. After a start on ``meta``, make the
+        optimizer when this is done.
+
+        Parameters
+        ----------
+        init : callable, optional
+            Takes a submodule, and sets the parameters and buffers that it holds itself. Default: what each has as
+            ``reset_parameters``.
+
+        Raises
+        ------
+        SpmdLabError
+            If a submodule that holds tensors has no ``reset_parameters``, and there is no ``init``.
+
+        Examples
+        --------
+        >>> import torch, spmd_lab as sl
+        >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        >>> with torch.device("meta"):
+        ...     plain = torch.nn.Linear(4, 2)
+        >>> model = sl.distribute(plain, sl.Mesh(dp=1), example=torch.zeros(8, 4), batch="dp")
+        >>> model.manual_seed(0)
+        >>> model.initialise()
+        >>> _ = torch.manual_seed(0)
+        >>> torch.equal(model.weight.full_tensor(), torch.nn.Linear(4, 2).weight)
+        True
+        >>> torch.distributed.destroy_process_group()
+        """
+        with self._stream:
+            initialise(self, self._request.module, self.device_mesh, self._request.rank, init)
 
     def extra_repr(self) -> str:
         """What was distributed, and over which ranks."""
@@ -143,6 +179,7 @@ class DistributedModule(nn.Module):
             arguments = bind(self._request.module, args, kwargs)
             for leaf in arguments.tensors:
                 self._refuse_foreign(leaf.name, leaf.value)
+            self._refuse_empty()
             return arguments, kind_of(arguments, self._mode(), is_whole=self._request.global_inputs)
         except SpmdLabError as error:
             return None, error
@@ -154,6 +191,15 @@ class DistributedModule(nn.Module):
                 argument=name,
                 layouts={name: value.device_mesh},
                 hint=f"a DTensor on {self.device_mesh}, or its local tensor",
+            )
+
+    def _refuse_empty(self) -> None:
+        empty = next((name for name in self._wholes if get_tensor(self, name).is_meta), None)
+        if empty is not None:
+            raise ArgumentError(
+                f"{empty!r} has no data yet: it is on meta",
+                argument="module",
+                hint="initialise(), or to_empty(device=...) and a checkpoint, on every rank",
             )
 
     def _mode(self) -> tuple[object, ...]:

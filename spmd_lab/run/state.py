@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from spmd_lab.layout import Layout
     from spmd_lab.run.plan import Plan
 
-__all__ = ["common_stream", "cut", "distributed_state", "following", "refuse_without_data"]
+__all__ = ["common_stream", "cut", "distributed_state", "following", "refuse_foreign"]
 
 
-def refuse_without_data(module: nn.Module) -> None:
-    """Refuse parameters and buffers that have no data, or that are distributed already.
+def refuse_foreign(module: nn.Module) -> None:
+    """Refuse parameters and buffers that are fake, or distributed already; on ``meta`` they get values later.
 
     Raises
     ------
@@ -41,22 +41,25 @@ def refuse_without_data(module: nn.Module) -> None:
                 argument="module",
                 hint="distribute the module as it is on a single device",
             )
-        if tensor.device.type == "meta" or is_fake(tensor):
+        if is_fake(tensor):
             raise ArgumentError(
-                f"{name!r} has no data to send to the ranks",
+                f"{name!r} is fake: it has no data, and can get none",
                 argument="module",
-                hint="module.to_empty(device=...), then initialise it",
+                hint='make the module on torch.device("meta"), and initialise what distribute returns',
             )
 
 
 def distributed_state(plan: Plan, device_mesh: DeviceMesh) -> dict[int, torch.Tensor]:
-    """What each parameter and buffer becomes, by the ``id`` of the whole one: shards of the first rank's values."""
+    """What each parameter and buffer becomes, by the ``id`` of the whole one: shards of the first rank's values.
+
+    What is on ``meta`` stays there.
+    """
     state: dict[int, torch.Tensor] = {}
     traced = plan.expansion.traced
     for (found, layout), whole in zip(plan.inputs, traced.values, strict=False):
         if found.role not in ("parameter", "buffer"):
             continue
-        local = cut(broadcast(whole, device_mesh), layout, plan.rank)
+        local = cut(whole if whole.is_meta else broadcast(whole, device_mesh), layout, plan.rank)
         held: torch.Tensor = DTensor.from_local(
             local, device_mesh, layout.placements, run_check=False, shape=whole.shape, stride=whole.stride()
         )

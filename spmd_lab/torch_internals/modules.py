@@ -8,9 +8,26 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from typing import Self
 
-__all__ = ["adopt_tree", "get_tensor", "put_tensor"]
+__all__ = ["TiedModule", "adopt_tree", "get_tensor", "put_tensor", "with_tensors"]
+
+
+class TiedModule(nn.Module):
+    """A module whose tied tensors stay tied when all its tensors change, as in ``to_empty``."""
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        named = [
+            *self.named_parameters(remove_duplicate=False),
+            *self.named_buffers(remove_duplicate=False),
+        ]
+        first = {id(tensor): name for name, tensor in reversed(named)}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, tensor in named:
+            if first[id(tensor)] != name:
+                put_tensor(self, name, get_tensor(self, first[id(tensor)]))
+        return self
 
 
 def adopt_tree(root: nn.Module, module: nn.Module, tensors: Mapping[int, torch.Tensor]) -> None:
@@ -57,6 +74,17 @@ def _exchange(
         _modules=of_children,
         _non_persistent_buffers_set=set(module._non_persistent_buffers_set),
     )
+
+
+def with_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
+    """A module like another, with other tensors of its own under the same names; its children are the same."""
+    new = type(module).__new__(type(module))
+    vars(new).update(vars(module))
+    vars(new).update(
+        _parameters={name: tensors.get(name) for name in module._parameters},
+        _buffers={name: tensors.get(name) for name in module._buffers},
+    )
+    return new
 
 
 def put_tensor(root: nn.Module, name: str, tensor: torch.Tensor) -> None:

@@ -30,6 +30,17 @@ class Branching(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+class Bare(nn.Module):
+    """Holds a tensor, and does not say how to reset it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
 def distribute(module: nn.Module | None = None, **options: Any) -> Any:
     chosen = {"example": X, "batch": "dp", **options}
     return sl.distribute(module or linear(), chosen.pop("mesh", everywhere()), **chosen)
@@ -51,7 +62,8 @@ def refusals() -> dict[str, str]:
         "ddp": refusal(lambda: distribute(nn.Sequential(wrapped))),
         "dtensor": refusal(lambda: distribute(held)),
         "function": refusal(lambda: distribute(torch.relu)),
-        "meta": refusal(lambda: distribute(nn.Linear(6, 4, device="meta"))),
+        "meta": refusal(lambda: distribute(nn.Linear(6, 4, device="meta"))(mine(X))),
+        "no reset": refusal(lambda: distribute(Bare(), params={}).initialise()),
         "axis": refusal(lambda: distribute(batch="dq")),
         "gradient": refusal(lambda: distribute(outputs={"grad(weight)": "o/dp i"})),
         "pending state": refusal(lambda: distribute(params={"weight": [Partial()]})),

@@ -43,6 +43,7 @@ def test_four_ranks_train_with_uneven_shards(four_ranks: RankPool) -> None:
         cases.batch_norm,
         cases.averaged,
         cases.dropout,
+        cases.from_meta,
     ],
     ids=lambda case: case.__name__,
 )

@@ -292,6 +292,54 @@ def dropout() -> None:
     close(again, mine(model(x)).detach(), "after a new seed")
 
 
+class Tied(nn.Module):
+    """A tied embedding, a buffer, a parameter of the root, and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.drop, self.norm = nn.Embedding(10, 6), nn.Dropout(0.3), nn.BatchNorm1d(6)
+        self.body, self.head = nn.Sequential(nn.Linear(6, 6), nn.GELU()), nn.Linear(6, 10, bias=False)
+        self.head.weight = self.embed.weight
+        self.scale = nn.Parameter(torch.empty(6))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(self.norm(self.drop(self.embed(tokens)))) * self.scale)
+
+
+def _first_values(module: nn.Module) -> None:
+    """What a submodule holds itself, at random."""
+    for parameter in module.parameters(recurse=False):
+        nn.init.normal_(parameter)
+    for name, buffer in module.named_buffers(recurse=False):
+        buffer.fill_("var" in name)
+
+
+def from_meta() -> None:
+    """A module from ``meta`` gets the first values of a single device, whatever divides it, and trains like one."""
+    tokens = torch.arange(8) % 10
+    alone = Tied()
+    torch.manual_seed(7)
+    alone.apply(_first_values)
+    with torch.device("meta"):
+        empty = Tied()
+    size, divided = dist.get_world_size(), {"embed.weight": [Shard(0)], "body.**": [Shard(0)]}
+    make = partial(sl.distribute, empty, sl.Mesh(dp=size), example=tokens, batch="dp", params=divided)
+    model = make()
+    model.manual_seed(7)
+    model.initialise(_first_values)
+    states_equal(model, alone)
+    assert model.head.weight is model.embed.weight
+    assert all(parameter.is_meta for parameter in empty.parameters())
+    outs = _three_steps(model, mine(tokens))
+    for found, expected in zip(outs, _three_steps(alone, tokens), strict=True):
+        close(found, mine(expected), "out")
+    states_equal(model, alone)
+    loaded = make().to_empty(device="cpu")
+    loaded.load_state_dict(model.state_dict())
+    states_equal(loaded, alone)
+    assert loaded.head.weight is loaded.embed.weight
+
+
 def compiled(axis: str) -> None:
     """What the compiler makes of both halves trains as the module does, with its random numbers and collectives."""
     model = Dropping().double()
