@@ -37,7 +37,7 @@ def _autocast_off(values: Sequence[torch.Tensor]) -> torch.autocast:
 
 
 class _Call(torch.autograd.Function):
-    """One call of a plan; the gradient of a DTensor is one that lies as it does."""
+    """One call of a plan; the gradient of a DTensor is one."""
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -57,7 +57,8 @@ class _Call(torch.autograd.Function):
         ctx.maybe_clear_saved_tensors()  # unless the graph is retained
         with _autocast_off(saved):
             gradients = ctx.plan.backward(saved, received)
+        placements = ctx.plan.gradient_placements
         return None, *(
-            gradient if held is None or gradient is None else with_local(held, gradient)
-            for held, gradient in zip(ctx.held, gradients, strict=True)
+            gradient if held is None or gradient is None else with_local(held, gradient, placements[position])
+            for position, (held, gradient) in enumerate(zip(ctx.held, gradients, strict=True))
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ from spmd_lab.run.calls import CallKind, dense, dims_by_stride, kind_of
 from spmd_lab.run.closures import closed_over
 from spmd_lab.run.initialise import initialise
 from spmd_lab.run.plans import Plans
-from spmd_lab.run.state import common_stream, cut, distributed_state, following
+from spmd_lab.run.state import common_stream, cut, distributed_state, following, placed, reduce_gradients
 from spmd_lab.streams import Stream
 from spmd_lab.torch_internals.modules import TiedModule, adopt_tree, get_tensor, put_tensor
 from spmd_lab.trace.arguments import Arguments, bind
@@ -56,6 +57,7 @@ class DistributedModule(TiedModule):
         self._constants: dict[tuple[int, Layout], tuple[torch.Tensor, torch.Tensor]] = {}
         first = self._plans.first
         self._stream = common_stream(request.device_mesh)
+        self._reduces = True
         tensors = distributed_state(first, request.device_mesh)
         adopt_tree(self, request.module, tensors)
         self._wholes = {
@@ -82,6 +84,38 @@ class DistributedModule(TiedModule):
     def program(self) -> Program:
         """The program of the example, as it runs: after its passes."""
         return self._plans.first.program
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The programs of all kinds of call so far, the latest last; of more than 32 the oldest are forgotten."""
+        return self._plans.programs
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients without sending them: they are pending sums, reduced once when the context ends.
+
+        As under ``DistributedDataParallel``, calls inside it send nothing for gradients of parameters. Here the last
+        micro-batch belongs inside too. After an exception nothing is sent: gradients stay pending.
+
+        Examples
+        --------
+        >>> import torch, spmd_lab as sl
+        >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        >>> model = sl.distribute(torch.nn.Linear(4, 2), sl.Mesh(dp=1), example=torch.zeros(8, 4), batch="dp")
+        >>> with model.no_sync():
+        ...     for part in torch.ones(2, 8, 4):
+        ...         model(part).sum().backward()
+        >>> model.bias.grad.full_tensor()
+        tensor([16., 16.])
+        >>> torch.distributed.destroy_process_group()
+        """
+        before, self._reduces = self._reduces, False
+        try:
+            yield
+        finally:
+            self._reduces = before
+        if before:
+            reduce_gradients(self)
 
     def manual_seed(self, seed: int) -> None:
         """Start the module's random numbers anew, as ``torch.manual_seed`` does; on every rank with the same seed."""
@@ -124,7 +158,8 @@ class DistributedModule(TiedModule):
 
     def extra_repr(self) -> str:
         """What was distributed, and over which ranks."""
-        return f"{type(self._request.module).__name__} on {self._request.mesh!r}"
+        kinds = len(self.programs)
+        return f"{type(self._request.module).__name__} on {self._request.mesh!r}, {kinds} program{'s' * (kinds != 1)}"
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run this rank's part of a call that all ranks make.
@@ -135,7 +170,8 @@ class DistributedModule(TiedModule):
             On every rank, if the ranks' calls do not belong together.
         """
         arguments, call = self._read(args, kwargs)
-        plan = self._plans.plan(call, arguments, lambda: following(self._request.module, self, self._wholes))
+        now = partial(following, self._request.module, self, self._wholes)
+        plan = self._plans.plan(call, arguments, now, reduced=self._reduces)
         assert arguments is not None
         with self._stream if plan.draws else nullcontext():
             returned = iter(run_plan(plan, tuple(self._values(plan, arguments))))
@@ -214,6 +250,7 @@ class DistributedModule(TiedModule):
             tuple(module.training for module in self.modules()),
             tuple((tensor.dtype, tensor.requires_grad) for tensor in state),
             tuple(closures),
+            self._reduces,
         )
 
     # --- what the program is given ---
@@ -225,7 +262,7 @@ class DistributedModule(TiedModule):
         for position, (found, layout) in enumerate(plan.inputs):
             whole = plan.expansion.traced.values[position]
             if found.name in self._wholes:
-                yield _placed(get_tensor(self, found.name), layout)
+                yield placed(get_tensor(self, found.name), layout.placements)
             elif not found.closure:
                 yield dense(self._argument(next(passed), layout), dims_by_stride(whole))
             elif position in plan.closures:
@@ -237,7 +274,7 @@ class DistributedModule(TiedModule):
     def _argument(self, leaf: Leaf, layout: Layout) -> torch.Tensor:
         value: torch.Tensor = leaf.value
         if isinstance(value, DTensor):
-            local: torch.Tensor = _placed(value, layout).to_local(grad_placements=layout.placements)
+            local: torch.Tensor = placed(value, layout.placements).to_local(grad_placements=layout.placements)
             return local
         if not self._request.global_inputs:
             return value
@@ -257,9 +294,3 @@ class DistributedModule(TiedModule):
             local = cut(broadcast(whole, self.device_mesh), layout, self._request.rank)
             self._constants[key] = (whole, local)
         return self._constants[key][1]
-
-
-def _placed(tensor: torch.Tensor, layout: Layout) -> DTensor:
-    """A DTensor, laid out as its shards are read."""
-    assert isinstance(tensor, DTensor)
-    return tensor if tensor.placements == layout.placements else tensor.redistribute(placements=layout.placements)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spmd_lab.mesh import Mesh
     from spmd_lab.trace import TracedGraph
 
-__all__ = ["Request", "batch_axes", "expanded"]
+__all__ = ["Request", "batch_axes", "expanded", "with_pending_gradients"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +79,27 @@ def expanded(request: Request, traced: TracedGraph, first: Expansion | None) -> 
     if all(name in outputs for name in rows):
         return found
     return over({**rows, **outputs}, *how)
+
+
+def with_pending_gradients(request: Request, expansion: Expansion) -> Expansion:
+    """The same expansion, whose gradients of parameters are left as they come: pending sums, of one rank's part."""
+    traced = expansion.traced
+    come = {
+        step.name.removeprefix("resolve:"): step.operands[0].have for step in expansion.steps if step.op == "resolve"
+    }
+    pending = {
+        output.name: come[output.name]
+        for output in traced.outputs
+        if output.role == "gradient"
+        and output.name in come
+        and come[output.name].is_pending
+        and traced.input(str(output.of)).role == "parameter"
+    }
+    lying = zip(traced.outputs, expansion.output_layouts, strict=True)
+    outputs = {output.name: list(pending.get(output.name, layout).placements) for output, layout in lying if layout}
+    params, inputs = _as_before(traced, expansion)
+    how = (request.pending, request.unsupported, request.random)
+    return expand(traced, request.mesh, params, inputs, None, outputs, *how)
 
 
 def batch_axes(request: Request, expansion: Expansion) -> frozenset[str]:

@@ -13,10 +13,12 @@ from spmd_lab.errors import ArgumentError
 from spmd_lab.run.closures import closed_over
 from spmd_lab.run.halves import Halves, split
 from spmd_lab.run.memory import Taken
-from spmd_lab.run.placing import batch_axes, expanded
+from spmd_lab.run.placing import batch_axes, expanded, with_pending_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+
+    from torch.distributed.tensor.placement_types import Placement
 
     from spmd_lab.expand import Expansion
     from spmd_lab.layout import Layout
@@ -38,9 +40,10 @@ class _Tangent:
 
 @dataclass(frozen=True)
 class _Gradient:
-    """One gradient: the input that it belongs to, and the axes on which it is that of the rank's own mean."""
+    """One gradient: the input that it belongs to, how it lies, and the axes on which it is of the rank's own mean."""
 
     input: int
+    layout: Layout
     local_axes: frozenset[str]
 
 
@@ -90,6 +93,11 @@ class Plan:
     def draws(self) -> bool:
         """Whether it draws random numbers: all of them in the forward, whose masks the backward reads."""
         return any(step.draw_bytes for step in self.expansion.steps)
+
+    @cached_property
+    def gradient_placements(self) -> Mapping[int, tuple[Placement, ...]]:
+        """How the gradient of each input lies on the mesh, by its position."""
+        return {gradient.input: gradient.layout.placements for gradient in self._gradients}
 
     @property
     def without_gradient(self) -> tuple[int, ...]:
@@ -147,7 +155,14 @@ class Plan:
         return given if scale == 1 else given * scale
 
 
-def make_plan(request: Request, traced: TracedGraph, whole: Collection[int], first: Expansion | None) -> Plan:
+def make_plan(
+    request: Request,
+    traced: TracedGraph,
+    whole: Collection[int],
+    first: Expansion | None,
+    *,
+    reduced: bool = True,
+) -> Plan:
     """Expand what was traced, and cut the rank's program in two.
 
     Parameters
@@ -160,8 +175,12 @@ def make_plan(request: Request, traced: TracedGraph, whole: Collection[int], fir
         The tensor arguments that are passed whole: their gradient is that of the mean over all ranks.
     first : Expansion, optional
         That of the example: every tensor lies as it did there.
+    reduced : bool
+        Whether the gradients of parameters are; else they stay pending.
     """
     expansion = expanded(request, traced, first)
+    if not reduced:
+        expansion = with_pending_gradients(request, expansion)
     places = [index for index, each in enumerate(traced.inputs) if each.role != "tangent"]
     inputs = tuple((traced.inputs[index], expansion.input_layouts[index]) for index in places)
     passed = [index for index, (found, _) in enumerate(inputs) if found.role == "input" and not found.closure]
@@ -202,7 +221,8 @@ def make_plan(request: Request, traced: TracedGraph, whole: Collection[int], fir
         },
         _tangents=tuple(_tangent_of(expansion, index, names, axes) for index in sorted(tangents)),
         _gradients=tuple(
-            _gradient_of(inputs, position[str(traced.outputs[index].of)], local, axes) for index in gradients
+            _gradient_of(inputs, position[str(traced.outputs[index].of)], expansion.output_layouts[index], local, axes)
+            for index in gradients
         ),
     )
 
@@ -230,6 +250,11 @@ def _tangent_of(expansion: Expansion, index: int, returned: Mapping[str, int], a
 
 
 def _gradient_of(
-    inputs: Sequence[tuple[TracedInput, Layout]], index: int, local: Collection[int], axes: frozenset[str]
+    inputs: Sequence[tuple[TracedInput, Layout]],
+    index: int,
+    layout: Layout | None,
+    local: Collection[int],
+    axes: frozenset[str],
 ) -> _Gradient:
-    return _Gradient(index, axes & _dividing_axes(inputs[index][1]) if index in local else frozenset())
+    given = inputs[index][1]
+    return _Gradient(index, layout or given, axes & _dividing_axes(given) if index in local else frozenset())

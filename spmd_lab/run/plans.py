@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from spmd_lab.layout import Layout
+    from spmd_lab.rebuild import Program
     from spmd_lab.run.placing import Request
     from spmd_lab.run.plan import Plan
     from spmd_lab.trace import TracedGraph
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Plans"]
 
 _MOST = 32
+"""Kinds of call whose programs are kept: the latest."""
 
 
 class _Kept(NamedTuple):
@@ -60,6 +62,11 @@ class Plans:
         self._refuse_pending_wholes()
         self._plans: OrderedDict[tuple[int, ...], _Kept] = OrderedDict()
 
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """Those of the calls so far, the latest last."""
+        return tuple(dict.fromkeys(kept.plan.program for kept in self._plans.values()))
+
     def add_example(self, kind: CallKind, arguments: Arguments) -> None:
         """Let the calls that are of the example's kind find its plan."""
         ranks, constants = range(self._request.mesh.size), _constants(arguments)
@@ -71,6 +78,8 @@ class Plans:
         call: CallKind | SpmdLabError,
         arguments: Arguments | None,
         following: Callable[[], AbstractContextManager[None]],
+        *,
+        reduced: bool,
     ) -> Plan:
         """The plan for a call that all ranks make; made now where there is none.
 
@@ -82,6 +91,8 @@ class Plans:
             The call itself.
         following : callable
             Makes a context in which the user's module is as its distributed state is now.
+        reduced : bool
+            Whether the gradients of parameters are; the mode of the call says so too.
 
         Raises
         ------
@@ -98,19 +109,20 @@ class Plans:
         _raise_refusals(calls, self._request.rank)
         assert arguments is not None
         with following():
-            plan = self._made(calls, arguments)
+            plan = self._made(calls, arguments, reduced=reduced)
         self._plans[numbers] = _Kept(plan, _constants(arguments))
         if len(self._plans) > _MOST:
             self._plans.popitem(last=False)
         return plan
 
-    def _made(self, calls: Sequence[CallKind], arguments: Arguments) -> Plan:
+    def _made(self, calls: Sequence[CallKind], arguments: Arguments, *, reduced: bool) -> Plan:
         kind = whole_kind(calls, self._layouts)
         device = self._request.device_mesh.device_type
         with FakeTensorMode():
             examples = [example_of(each, device) for _, each in kind.tensors]
         whole = [position for position, (_, each) in enumerate(calls[0].tensors) if each.is_whole]
-        return self._agreed(make_plan(self._request, self._trace(arguments, examples), whole, self.first.expansion))
+        traced = self._trace(arguments, examples)
+        return self._agreed(make_plan(self._request, traced, whole, self.first.expansion, reduced=reduced))
 
     def _agreed(self, plan: Plan) -> Plan:
         """A plan that every rank has made alike: else they would wait for one another, or add up different things."""

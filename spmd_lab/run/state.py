@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.placement_types import Placement
 
     from spmd_lab.layout import Layout
     from spmd_lab.run.plan import Plan
 
-__all__ = ["common_stream", "cut", "distributed_state", "following", "refuse_foreign"]
+__all__ = ["common_stream", "cut", "distributed_state", "following", "placed", "reduce_gradients", "refuse_foreign"]
 
 
 def refuse_foreign(module: nn.Module) -> None:
@@ -72,6 +73,20 @@ def distributed_state(plan: Plan, device_mesh: DeviceMesh) -> dict[int, torch.Te
 def cut(whole: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor:
     """A rank's shard, in memory of its own."""
     return whole[layout.slices(rank)].clone(memory_format=torch.preserve_format)
+
+
+def placed(tensor: torch.Tensor, placements: tuple[Placement, ...]) -> DTensor:
+    """A DTensor in these placements."""
+    assert isinstance(tensor, DTensor)
+    return tensor if tensor.placements == placements else tensor.redistribute(placements=placements)
+
+
+def reduce_gradients(module: nn.Module) -> None:
+    """Bring every gradient to where its parameter lies; every rank does it for the same parameters."""
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            assert isinstance(parameter, DTensor)
+            parameter.grad = placed(parameter.grad, parameter.placements)
 
 
 @contextmanager

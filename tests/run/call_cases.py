@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import spmd_lab as sl
 from tests.run.on_rank import close, mine, states_equal, whole_of, world_mesh
@@ -317,6 +317,36 @@ def gradients_accumulate() -> None:
     (first,) = torch.autograd.grad(out, [distributed.get_parameter("weight")], create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.to_local().sum().backward()
+
+
+def gradients_wait() -> None:
+    """Inside ``no_sync`` gradients are pending and nothing is sent for them; they are reduced once, when it ends."""
+    model, batches = nn.Sequential(linear(), nn.ReLU(), linear(4, 2)), [doubles(8, 6) for _ in range(3)]
+    distributed = sl.distribute(model, everywhere(), example=batches[0], batch="dp")
+    weight = distributed.get_parameter("0.weight")
+    with distributed.no_sync():
+        for x in batches:
+            model(x).square().mean().backward()
+            distributed(mine(x)).square().mean().backward()
+            assert weight.grad.placements == (Partial(),)
+        with pytest.raises(ZeroDivisionError), distributed.no_sync():
+            raise ZeroDivisionError
+        assert weight.grad.placements == (Partial(),)
+    weights = [*model.parameters()]
+    sent = [program.collectives.where(phase="backward").total("payload_bytes") for program in distributed.programs]
+    assert sent == [sum(each.nbytes for each in weights), 0]
+    states_equal(distributed, model, gradients=True)
+    model(batches[0]).square().mean().backward()
+    distributed(mine(batches[0])).square().mean().backward()
+    states_equal(distributed, model, gradients=True)
+    assert "2 programs" in repr(distributed)
+    divided = sl.distribute(model, everywhere(), example=batches[0], batch="dp", params={"2.*": [Shard(0)]})
+    model.zero_grad()
+    with divided.no_sync():
+        for x in batches:
+            model(x).square().mean().backward()
+            divided(mine(x)).square().mean().backward()
+    states_equal(divided, model, gradients=True)
 
 
 class SameGradient(nn.Module):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         cases.loss_in_module,
         cases.summed_gradients,
         cases.gradients_accumulate,
+        cases.gradients_wait,
         cases.gradients_are_apart,
         cases.tied_state,
         cases.first_rank_decides,
