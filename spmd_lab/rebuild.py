@@ -16,6 +16,7 @@ from spmd_lab.drawn import Drawn
 from spmd_lab.errors import RebuildError, expect
 from spmd_lab.expand.expansion import Expansion
 from spmd_lab.expand.resolve import output_nodes
+from spmd_lab.progress import progress
 
 if TYPE_CHECKING:
     import os
@@ -243,7 +244,7 @@ def _identifier(name: str) -> str:
 def _splice(expansion: Expansion, coordinate: tuple[int, ...]) -> fx.GraphModule:
     splicer = _Splicer(expansion, coordinate)
     traced = expansion.traced.graph_module
-    for node in traced.graph.nodes:
+    for node in progress(traced.graph.nodes, f"rebuilding {expansion.name}", len(traced.graph.nodes)):
         if node.op == "placeholder":
             splicer.values[node.name] = splicer.graph.placeholder(node.target)
         elif node.op == "get_attr":

@@ -164,7 +164,7 @@ def test_a_circle_is_found() -> None:
 
 # --- what an import brings along ----------------------------------------------------------------
 
-HEAVY = ("IPython", "ipywidgets", "matplotlib", "networkx", "pandas", "pygraphviz", "transformers")
+HEAVY = ("IPython", "ipywidgets", "matplotlib", "networkx", "pandas", "pygraphviz", "tqdm", "transformers")
 
 
 def libraries_loaded_by(statement: str) -> set[str]:

@@ -12,6 +12,7 @@ from spmd_lab.errors import ExpansionError, SpmdLabError, UnsupportedOperatorErr
 from spmd_lab.expand.steps import make_step
 from spmd_lab.expand.subgraph import Subgraph, known_subgraphs, moving
 from spmd_lab.layout import replicated
+from spmd_lab.progress import progress
 from spmd_lab.rules import OpCall, TensorArg, plan_call, registered_rule
 from spmd_lab.torch_internals.operators import is_operator, is_random
 
@@ -89,7 +90,8 @@ def propagate(
     names = {found.node: found.name for found in traced.inputs}
     walk.layouts.update({node: layouts[name] for node, name in names.items() if name in layouts})
     walk.shown.update(names)
-    for node in traced.graph_module.graph.nodes:
+    nodes = traced.graph_module.graph.nodes
+    for node in progress(nodes, f"expanding {traced.name}", len(nodes)):
         if node.op == "get_attr":
             walk.layouts[node.name] = walk.whole(node.meta["val"])
         elif node.op == "call_function":

@@ -99,6 +99,12 @@ class Plan:
         self.mutates = any(node.op == "call_function" and is_mutating(node.target) for node in self.nodes)
         self.frees = self._last_uses()
 
+    @property
+    def stops(self) -> int:
+        """How often a rank has something to report, or waits for others."""
+        values = [node for node in self.nodes if "spmd_value" in node.meta and node.op != "placeholder"]
+        return len(self.ends) + len(values) + sum(map(_is_meeting, self.nodes))
+
     def _last_uses(self) -> dict[fx.Node, list[fx.Node]]:
         """The values that are not needed after each node."""
         last: dict[fx.Node, fx.Node] = {}
@@ -158,7 +164,7 @@ def _steps(
             return tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
         if node.op == "placeholder":
             held[node] = next(given)
-        elif node.op == "call_function" and is_collective(node.target):
+        elif _is_meeting(node):
             tensor, request = request_of(node.target, *_arguments(node, held))
             held[node] = yield Meeting(step, request, tensor)
         else:
@@ -171,6 +177,10 @@ def _steps(
         for done in plan.frees.get(node, ()):
             del held[done]
     return ()
+
+
+def _is_meeting(node: fx.Node) -> bool:
+    return node.op == "call_function" and is_collective(node.target)
 
 
 def _arguments(node: fx.Node, held: dict[fx.Node, Any]) -> tuple[Any, Any]:

@@ -11,10 +11,11 @@ import torch
 from torch import fx
 
 from spmd_lab.local_graph import whatever_the_strides
+from spmd_lab.progress import counting
 from spmd_lab.prove.tolerance import Shaker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from spmd_lab.prove.pieces import Whole
     from spmd_lab.trace.values import TracedGraph
@@ -77,7 +78,8 @@ def shaken_outputs(
     shaker = Shaker(seed + sample)
     shaken = [shaker(each.value, each.scale) for each in inputs]
     torch.manual_seed(seed)
-    return _Shaking(traced.graph_module, shaker, scales).run(*shaken)  # type: ignore[no-any-return]
+    with counting(f"shaking {traced.name}", len(traced.graph_module.graph.nodes)) as done:
+        return _Shaking(traced.graph_module, shaker, scales, done).run(*shaken)  # type: ignore[no-any-return]
 
 
 _CHOOSES = frozenset(
@@ -90,13 +92,17 @@ _CHOOSES = frozenset(
 class _Shaking(fx.Interpreter):
     """Runs a graph, shaking what each operator makes; what is shaken already, as views are, stays as it is."""
 
-    def __init__(self, module: fx.GraphModule, shaker: Shaker, scales: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self, module: fx.GraphModule, shaker: Shaker, scales: Mapping[str, torch.Tensor], done: Callable[[], None]
+    ) -> None:
         super().__init__(module)
         self.shaker = shaker
         self.scales = scales
+        self.done = done
 
     def run_node(self, n: fx.Node) -> Any:
         """Run one operator."""
+        self.done()
         args = self.fetch_args_kwargs_from_env(n)[0]
         made = super().run_node(n)
         if n.op != "call_function":

@@ -6,11 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spmd_lab.errors import MeshError, VerificationError
+from spmd_lab.progress import progress
 from spmd_lab.prove.collectives import perform
 from spmd_lab.prove.one_rank import Meeting, Plan, Run, SimulationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import torch
     from torch import fx
@@ -67,13 +68,20 @@ def simulate(
         for rank, (graph, given) in enumerate(zip(graphs, inputs, strict=True))
     ]
     reports = Reports(len(runs), observer)
-    while not all(run.finished for run in runs):
+    stops = max((plan.stops for plan in plans.values()), default=0)
+    for _ in progress(_rounds(runs), f"running {len(runs)} ranks", stops + 1):
         moved = [_advance(run, reports) for run in runs]
         met = _meet(runs, mesh, private)
         if not any(moved) and not met:
             raise _stuck(runs, mesh)
     reports.close()
     return [run.outputs for run in runs]
+
+
+def _rounds(runs: Sequence[Run]) -> Iterator[None]:
+    """One for as long as a rank has something to do."""
+    while not all(run.finished for run in runs):
+        yield
 
 
 class Reports:

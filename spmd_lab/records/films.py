@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING
 
+from spmd_lab.progress import progress
 from spmd_lab.records.code import code_record, global_comment
 from spmd_lab.records.expansions import expansion_record
 from spmd_lab.records.layouts import layout_record
@@ -43,7 +44,7 @@ def film_record(expansion: Expansion, seen: Mapping[str, Sequence[str]] | None =
     readers = _first_readers(expansion.steps)
     frames = []
     sent = 0
-    for step in expansion.steps:
+    for step in progress(expansion.steps, f"filming {expansion.name}", len(expansion.steps)):
         sent += sum(each.sent_bytes_per_rank for each in step.collectives)
         at = traced.position(readers.get(step.name, step.name))
         first, last = own.get(step.name, (0, 0))

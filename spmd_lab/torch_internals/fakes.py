@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -18,9 +18,10 @@ from torch._subclasses.fake_tensor import (
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = [
+    "CountedFakeTensorMode",
     "DataDependence",
     "FakeTensorMode",
     "data_dependence",
@@ -55,6 +56,25 @@ def is_traced_value(value: object) -> bool:
     return type(value) is FunctionalTensor or (
         isinstance(value, torch.Tensor) and bool(torch._C._functorch.is_functorch_wrapped_tensor(value))
     )
+
+
+class CountedFakeTensorMode(FakeTensorMode):
+    """Fake tensors, and word of each operator that runs on them.
+
+    Parameters
+    ----------
+    done : callable
+        Is called after each.
+    """
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        super().__init__()
+        self._done = done
+
+    def __torch_dispatch__(self, *call: Any) -> Any:
+        made = super().__torch_dispatch__(*call)
+        self._done()
+        return made
 
 
 def fake_like(mode: FakeTensorMode, tensor: torch.Tensor, device: torch.device, requires_grad: bool) -> torch.Tensor:

@@ -12,7 +12,7 @@ from torch.fx import traceback as fx_traceback
 from spmd_lab.errors import SpmdLabError
 from spmd_lab.torch_internals.export import JointGraph, export_joint, said_to_be_traced
 from spmd_lab.torch_internals.fakes import (
-    FakeTensorMode,
+    CountedFakeTensorMode,
     fake_like,
     is_fake,
     is_fake_of,
@@ -26,7 +26,7 @@ from spmd_lab.trace.refusals import check_call, check_gradient, check_random, ra
 from spmd_lab.trace.trees import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
     from spmd_lab.trace.program import UserProgram
@@ -43,12 +43,15 @@ class MoreTensorsError(Exception):
 
 
 class Export(nn.Module):
-    """The program as a module without parameters: flat tensors in, a tuple of tensors out."""
+    """The program as a module without parameters: flat tensors in, a tuple of tensors out.
 
-    def __init__(self, program: UserProgram, backward: bool, adopts: bool = True) -> None:
+    It says ``done`` for each operator that is exported.
+    """
+
+    def __init__(self, program: UserProgram, backward: bool, done: Callable[[], None], adopts: bool = True) -> None:
         super().__init__()
         self._program = (program,)
-        self.mode = FakeTensorMode()
+        self.mode = CountedFakeTensorMode(done)
         self.differentiated = tuple(
             index for index, slot in enumerate(program.slots) if backward and slot.value.requires_grad
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from spmd_lab.errors import TraceError
+from spmd_lab.progress import counting
 from spmd_lab.trace.exporting import Export, MoreTensorsError, exported
 from spmd_lab.trace.naming import named
 from spmd_lab.trace.program import gather
@@ -117,12 +118,13 @@ def _traced(
             hint="a function of what the program returns, giving a scalar",
         )
     fn, loss = _as_written(fn), None if loss is None else _as_written(loss)
-    with _collector_paused():
-        export = Export(gather(fn, args, dict(kwargs or {}), loss), backward)
+    program = gather(fn, args, dict(kwargs or {}), loss)
+    with _collector_paused(), counting(f"tracing {program.name}") as done:
+        export = Export(program, backward, done)
         try:
             joint = exported(export)
         except MoreTensorsError as more:
-            export = Export(gather(fn, args, dict(kwargs or {}), loss, more.found), backward, adopts=False)
+            export = Export(gather(fn, args, dict(kwargs or {}), loss, more.found), backward, done, adopts=False)
             joint = exported(export)
         traced = named(export, joint, open_loss=open_loss)
     for note in traced.notes:

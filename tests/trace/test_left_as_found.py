@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import gc
-import sys
-import warnings
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.fx import traceback as fx_traceback
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from spmd_lab import trace
 from spmd_lab.errors import TraceError
+from tests.process import process_as_found
 from tests.trace.programs import Normed, example_values
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Untidy(nn.Module):
@@ -60,37 +52,10 @@ def state_of(module: nn.Module) -> list[Any]:
     return found + [(each.tolist(), each._version, each.requires_grad, each.grad) for each in tensors]
 
 
-def state_of_process() -> dict[str, Any]:
-    hooks = nn.modules.module
-    return {
-        "hooks": [len(getattr(hooks, name)) for name in dir(hooks) if name.startswith("_global_") and "hooks" in name],
-        "function modes": len(_get_current_function_mode_stack()),
-        "dispatch modes": len(_get_current_dispatch_mode_stack()),
-        "random": torch.get_rng_state().tolist(),
-        "seed": torch.initial_seed(),
-        "grad": torch.is_grad_enabled(),
-        "collector": gc.isenabled(),
-        "compiling": torch.compiler.is_compiling(),
-        "profile": sys.getprofile(),
-        "meta": dict(fx_traceback.get_current_meta()),
-        "preserved": fx_traceback.has_preserved_node_meta(),
-        "warnings": list(warnings.filters),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-    }
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _exporter_is_loaded() -> None:
     """The first trace imports the exporter, and what that brings along sets filters of warnings."""
     trace(nn.Identity(), torch.ones(1))
-
-
-@contextmanager
-def process_as_found() -> Iterator[None]:
-    """Assert that what runs inside leaves the process as it was."""
-    before = state_of_process()
-    yield
-    assert state_of_process() == before
 
 
 @pytest.mark.parametrize("fails", [False, True])
