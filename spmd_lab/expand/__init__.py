@@ -110,8 +110,7 @@ def expand(
     """
     expect(traced, TracedGraph, "traced", "sl.trace(model, x) first, or sl.spmd_expand(model, x, mesh=...)")
     expect(mesh, Mesh, "mesh", "sl.Mesh(dp=2, tp=4)")
-    for name, given_names in {"params": params, "outputs": outputs, "stored": stored}.items():
-        expect(given_names or {}, Mapping, name, f'a mapping of names to placements: {name}={{"...": "o/tp i"}}')
+    expect(outputs or {}, Mapping, "outputs", 'a mapping of names to placements: outputs={"...": "o/tp i"}')
     for name, value in {"pending": pending, "unsupported": unsupported, "random": random}.items():
         if value not in _CHOICES[name]:
             hint = " or ".join(f'"{choice}"' for choice in _CHOICES[name])

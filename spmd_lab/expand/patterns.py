@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +14,7 @@ from spmd_lab.expand.styles import AtRest, Style
 from spmd_lab.layout import Layout, replicated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import torch
     from torch.distributed.tensor.placement_types import Placement
@@ -88,6 +89,7 @@ def match_parameters(
     PatternError
         If a pattern matches nothing, if earlier ones leave it nothing, or if two names of one tensor disagree.
     """
+    expect(rules, Mapping, what, f'a mapping of names to placements: {what}={{"...": "o/tp i"}}')
     owned = [found for found in traced.inputs if found.role in ("parameter", "buffer")]
     layouts: dict[str, Layout] = {}
     winners: dict[str, str] = {}

@@ -46,6 +46,8 @@ def distribute(
     grad: Literal["mean", "sum"] = "mean",
     passes: Sequence[str | Callable[..., Any]] = tuple(PASSES),
     compiled: bool = False,
+    stored: Mapping[str, object] | None = None,
+    regather: bool = True,
 ) -> DistributedModule:
     """Expand a module over the ranks of a mesh, and return one that they train together.
 
@@ -86,6 +88,10 @@ def distribute(
         Whether ``torch.compile`` makes the code of both halves, at the first call of each kind. Collectives stay those
         of the program, and random numbers those of eager operators; it needs a C++ compiler. What is saved for the
         backward is then freed at its end, not as it is read.
+    stored, regather
+        As in `expand`: how parameters, their gradients, and with them the state of an optimizer, are divided among
+        ranks. ``stored=fsdp("dp")`` is what FSDP does; with ``regather=False`` parameters stay whole from the forward
+        to the backward, as under ZeRO-2.
 
     Returns
     -------
@@ -133,6 +139,8 @@ def distribute(
         grad=grad,
         passes=tuple(passes),
         compiled=compiled,
+        stored=stored or {},
+        regather=regather,
     )
     _refuse_differences(request, arguments)
     return DistributedModule(request, arguments)
@@ -196,7 +204,7 @@ def _refuse_differences(request: Request, arguments: Arguments) -> None:
     said = {
         "parameters and buffers": [(name, tuple(each.shape), each.dtype, each.requires_grad) for name, each in tensors],
         "example": kind_of(arguments, (), is_whole=True).tensors,
-        "placements": repr((request.params, request.inputs, request.batch, request.outputs)),
+        "placements": repr((request.params, request.stored, request.inputs, request.batch, request.outputs)),
         "options": (
             request.pending,
             request.unsupported,
@@ -205,6 +213,7 @@ def _refuse_differences(request: Request, arguments: Arguments) -> None:
             request.global_inputs,
             request.loss is not None,
             request.compiled,
+            request.regather,
             tuple(each if isinstance(each, str) else getattr(each, "__qualname__", "") for each in request.passes),
         ),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import fx
@@ -11,7 +10,7 @@ from torch.distributed.tensor import Shard
 
 from spmd_lab.errors import ArgumentError
 from spmd_lab.expand import expand
-from spmd_lab.expand.arguments import input_layouts
+from spmd_lab.expand.arguments import input_layouts, layouts_at_rest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +47,8 @@ class Request:
     grad: Literal["mean", "sum"]
     passes: tuple[str | Callable[..., Any], ...]
     compiled: bool
+    stored: Mapping[str, object]
+    regather: bool
 
 
 def expanded(request: Request, traced: TracedGraph, first: Expansion | None) -> Expansion:
@@ -65,20 +66,20 @@ def expanded(request: Request, traced: TracedGraph, first: Expansion | None) -> 
     first : Expansion, optional
         That of the example: every input lies as it did there.
     """
-    params, inputs, batch = request.params, request.inputs, request.batch
+    params, stored, inputs, batch = request.params, request.stored, request.inputs, request.batch
     if first is not None:
-        params, inputs, batch = *_as_before(traced, first), None
-    given = input_layouts(traced, request.mesh, params, inputs, batch)
+        params, stored, inputs, batch = *_as_before(traced, first), None
+    used = input_layouts(traced, request.mesh, params, inputs, batch)
+    given = {**used, **layouts_at_rest(traced, request.mesh, stored, used)}
     _refuse_pending_state(traced, given)
     _refuse_placed(request, traced)
     outputs = {**request.outputs, **_following(traced, given)}
-    over = partial(expand, traced, request.mesh, params, inputs, batch)
-    how = (request.pending, request.unsupported, request.random)
-    found = over(outputs, *how)
+    how = (request.pending, request.unsupported, request.random, stored, request.regather)
+    found = expand(traced, request.mesh, params, inputs, batch, outputs, *how)
     rows = _rows(found, batch_axes(request, found))
     if all(name in outputs for name in rows):
         return found
-    return over({**rows, **outputs}, *how)
+    return expand(traced, request.mesh, params, inputs, batch, {**rows, **outputs}, *how)
 
 
 def with_pending_gradients(request: Request, expansion: Expansion) -> Expansion:
@@ -114,19 +115,22 @@ def batch_axes(request: Request, expansion: Expansion) -> frozenset[str]:
     )
 
 
-def _as_before(traced: TracedGraph, first: Expansion) -> tuple[dict[str, object], dict[str, object]]:
-    """Parameters and inputs placed as in another expansion of the same module."""
+def _as_before(traced: TracedGraph, first: Expansion) -> tuple[dict[str, object], dict[str, object], dict[str, object]]:
+    """Parameters in use and at rest, and inputs, placed as in another expansion of the same module."""
     known = {
-        name: list(layout.placements)
+        name: (list(first.in_use.get(found.name, layout).placements), list(layout.placements))
         for found, layout in zip(first.traced.inputs, first.input_layouts, strict=True)
         for name in found.names
     }
     state: dict[str, object] = {}
+    resting: dict[str, object] = {}
     inputs: dict[str, object] = {}
     for found in traced.inputs:
-        if found.name in known and found.role != "tangent":
-            (inputs if found.role == "input" else state)[found.name] = known[found.name]
-    return state, inputs
+        if found.name in known and found.role == "input":
+            inputs[found.name], _ = known[found.name]
+        elif found.name in known and found.role != "tangent":
+            state[found.name], resting[found.name] = known[found.name]
+    return state, resting, inputs
 
 
 def _following(traced: TracedGraph, given: Mapping[str, Layout]) -> dict[str, object]:

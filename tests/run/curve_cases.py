@@ -37,7 +37,7 @@ def its_loss(out: Any) -> torch.Tensor:
     return out.loss  # type: ignore[no-any-return]
 
 
-def distributed(specimen: Specimen, mesh: str) -> sl.run.DistributedModule:  # type: ignore[name-defined]
+def distributed(specimen: Specimen, mesh: str, stored: Mapping[str, object] | None = None) -> sl.run.DistributedModule:  # type: ignore[name-defined]
     """The model on a mesh of all ranks; calls pass the whole batch."""
     axes, divides = MESHES[mesh]
     return sl.distribute(
@@ -46,6 +46,7 @@ def distributed(specimen: Specimen, mesh: str) -> sl.run.DistributedModule:  # t
         kwargs=specimen.kwargs,
         batch="dp" if "dp" in axes else None,
         params=specimen.rules if divides else {},
+        stored=stored,
         loss=its_loss,
         global_inputs=True,
     )
@@ -93,11 +94,14 @@ def drop(model: nn.Module) -> None:
 
 
 def resume(folder: str) -> None:
-    """A checkpoint that was written on 2x2 goes on on 4x1 as if nothing had happened, optimizer included."""
+    """A checkpoint goes on elsewhere as if nothing had happened, optimizer included.
+
+    It was written on 2x2, of parameters that rest divided further than they are used, and goes on on 4x1.
+    """
     torch.manual_seed(3)
     specimen = ZOO["gpt2"]()
     alone = copy.deepcopy(specimen.model)
-    first = distributed(specimen, "2x2")
+    first = distributed(specimen, "2x2", sl.fsdp("dp"))
     stepper = torch.optim.Adam(first.parameters(), lr=1e-3)
     begun = losses(first, specimen.kwargs, 5, stepper)
     model_state, optimizer_state = get_state_dict(first, stepper)

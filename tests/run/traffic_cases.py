@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 PLACINGS: dict[str, tuple[dict[str, int], dict[str, object]]] = {
     "data parallel": ({"dp": 2}, {"batch": "dp"}),
     "tensor parallel": ({"tp": 2}, {"params": MEGATRON, "outputs": {"out": [Replicate()]}}),
-    "divided at rest": ({"dp": 2}, {"batch": "dp", "params": {"blocks.**.weight": "o/dp ..."}}),
+    "divided in use": ({"dp": 2}, {"batch": "dp", "params": {"blocks.**.weight": "o/dp ..."}}),
+    "divided at rest": ({"dp": 2}, {"batch": "dp", "stored": sl.fsdp("dp")}),
 }
 
 _CALLS = {
