@@ -98,8 +98,8 @@ def with_pending_gradients(request: Request, expansion: Expansion) -> Expansion:
     }
     lying = zip(traced.outputs, expansion.output_layouts, strict=True)
     outputs = {output.name: list(pending.get(output.name, layout).placements) for output, layout in lying if layout}
-    params, inputs = _as_before(traced, expansion)
-    how = (request.pending, request.unsupported, request.random)
+    params, stored, inputs = _as_before(traced, expansion)
+    how = (request.pending, request.unsupported, request.random, stored, request.regather)
     return expand(traced, request.mesh, params, inputs, None, outputs, *how)
 
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Partial
 
 import spmd_lab as sl
 from tests.models.zoo import ZOO
@@ -130,6 +130,14 @@ def called_in_other_ways() -> None:
             module.train()
             module(rows).square().mean().backward()
     states_equal(distributed, model, gradients=True)  # of three calls, added up
+    for module in (distributed, model):
+        module.zero_grad()
+    with distributed.no_sync():
+        for data in (x, more):
+            distributed(mine(data)).square().mean().backward()
+            model(data).square().mean().backward()
+        assert distributed.up.weight.grad.placements == (Partial(),)
+    states_equal(distributed, model, gradients=True)  # pending until now, then scattered to where they rest
     distributed.up.requires_grad_(False)
     model.up.requires_grad_(False)
     for module, rows in ((distributed, mine(x)), (model, x)):
