@@ -8,7 +8,7 @@ import ipywidgets as widgets
 
 from spmd_lab.records import film_of
 from spmd_lab.show.files import write_text
-from spmd_lab.show.film_html import frame_html, holdings_html, strip_html
+from spmd_lab.show.film_html import frame_html, holdings_html, step_card, strip_html
 from spmd_lab.show.film_page import film_page, module_paths
 
 if TYPE_CHECKING:
@@ -40,11 +40,14 @@ class Film:
         The filters.
     name : ipywidgets.Combobox
         The name of a step to go to.
+    numbers : ipywidgets.Checkbox
+        Whether every rank has been run, and numbers are shown.
     frame : ipywidgets.HTML
-        The step.
+        The step; each of its nodes unfolds into a card.
     """
 
     def __init__(self, expansion: Expansion, values: bool = False) -> None:
+        self._expansion = expansion
         self.record = film_of(expansion, values)
         frames = self.record.frames
         self._visible = list(range(len(frames)))
@@ -63,14 +66,16 @@ class Film:
         self.name = widgets.Combobox(
             description="go to", options=[frame.step.name for frame in frames], placeholder="name of a step"
         )
+        self.numbers = widgets.Checkbox(description="numbers", value=values, indent=False, layout={"width": "auto"})
         self.strip, self.frame = widgets.HTML(), widgets.HTML()
         for control in (self.step, self.rank):
             control.observe(self._show, "value")
         for control in (self.module, self.axis, self.kind):
             control.observe(self._filter, "value")
         self.name.observe(self._go, "value")
+        self.numbers.observe(self._look, "value")
         rows = [
-            widgets.HBox([self.play, self.step, self.rank]),
+            widgets.HBox([self.play, self.step, self.rank, self.numbers], layout={"flex_flow": "row wrap"}),
             widgets.HBox([self.module, self.axis, self.kind, self.name], layout={"flex_flow": "row wrap"}),
         ]
         self.widget = widgets.VBox([self.strip, *rows, self.frame])
@@ -97,7 +102,12 @@ class Film:
             return
         rank = self.rank.value
         self.strip.value = strip_html(self.record, self.index)
-        self.frame.value = frame_html(self.record, self.index, lambda frame: holdings_html(frame.holdings, rank))
+        self.frame.value = frame_html(
+            self.record,
+            self.index,
+            lambda frame: holdings_html(frame.holdings, rank),
+            lambda index: step_card(self.record, index),
+        )
 
     def _filter(self, _: object = None) -> None:
         before = self.index or 0
@@ -119,6 +129,11 @@ class Film:
         if self.name.value in names:
             self.module.value = self.axis.value = self.kind.value = ""
             self.step.value = names.index(self.name.value) + 1
+
+    def _look(self, _: object = None) -> None:
+        """Run every rank once, or forget what they hold."""
+        self.record = film_of(self._expansion, self.numbers.value)
+        self._show()
 
     def __repr__(self) -> str:
         return f"<Film: {self.record.overview.name}, {len(self.record.frames):,} steps>"

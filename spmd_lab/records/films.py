@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import operator
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from spmd_lab.progress import progress
 from spmd_lab.records.code import code_record, global_comment
 from spmd_lab.records.expansions import expansion_record
+from spmd_lab.records.film_nodes import local_nodes, returned_values
 from spmd_lab.records.layouts import layout_record
-from spmd_lab.records.steps import step_record
-from spmd_lab.show.film_records import FilmRecord, FrameRecord, HoldingRecord
+from spmd_lab.records.steps import graph_record, step_record
+from spmd_lab.show.film_records import FilmRecord, FrameRecord, HoldingRecord, TracedNodeRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,11 +22,12 @@ if TYPE_CHECKING:
     from spmd_lab.expand.expansion import Expansion
     from spmd_lab.expand.values import Step
     from spmd_lab.layout import Layout
+    from spmd_lab.show.film_records import LocalNodeRecord
     from spmd_lab.show.part_records import CodeLine
 
 __all__ = ["film_record"]
 
-_AROUND, _STATEMENTS, _RANKS = 3, 40, 64
+_AROUND, _STATEMENTS = 3, 40
 
 
 def film_record(expansion: Expansion, seen: Mapping[str, Sequence[str]] | None = None) -> FilmRecord:
@@ -37,44 +40,65 @@ def film_record(expansion: Expansion, seen: Mapping[str, Sequence[str]] | None =
     seen : mapping of str to sequence of str, optional
         By the name of a value, its numbers on each rank, as text.
     """
-    traced = _Statements(expansion.traced.graph_module.graph, expansion)
-    program = _Statements(expansion.program.graph_module.graph, expansion)
-    own = _own_statements(program.nodes)
-    parts = _parts(traced.nodes)
-    readers = _first_readers(expansion.steps)
-    frames = []
-    sent = 0
-    for step in progress(expansion.steps, f"filming {expansion.name}", len(expansion.steps)):
-        sent += sum(each.sent_bytes_per_rank for each in step.collectives)
-        at = traced.position(readers.get(step.name, step.name))
-        first, last = own.get(step.name, (0, 0))
-        start = max(0, at - _AROUND)
-        record = step_record(step)
-        frames.append(
-            FrameRecord(
-                step=record,
-                phase="resolve" if step.op == "resolve" else step.phase,
-                module=step.source.module if step.source is not None else "",
-                traced=traced.lines[start : at + _AROUND + 1],
-                at=at - start,
-                holdings=_holdings(step, parts.get(step.name, {}), seen or {}),
-                local=record.graph.lines[:_STATEMENTS] if record.graph is not None else (),
-                spliced=program.lines[first:last][:_STATEMENTS],
-                before=first,
-                sent_bytes=sent,
-            )
-        )
+    camera = _Camera(expansion, seen or {})
+    steps = progress(expansion.steps, f"filming {expansion.name}", len(expansion.steps))
+    frames = tuple(camera.frame(step) for step in steps)
     overview = expansion_record(expansion, modules=False)
-    return FilmRecord(overview, tuple(frames), expansion.mesh.size, len(program.lines))
+    return FilmRecord(overview, frames, expansion.mesh.size, len(camera.program.lines))
 
 
-def _first_readers(steps: Sequence[Step]) -> dict[str, str]:
-    """For a step that gathers a parameter, the one that first reads it: it has no statement of its own in the trace."""
-    found: dict[str, str] = {}
-    for step in steps:
-        for operand in step.operands:
-            found.setdefault(operand.name, step.name)
-    return {step.name: found[step.name] for step in steps if step.op == "gather"}
+class _Camera:
+    """Goes through an expansion; it knows both programs as statements."""
+
+    def __init__(self, expansion: Expansion, seen: Mapping[str, Sequence[str]]) -> None:
+        self.expansion = expansion
+        self.seen = seen
+        self.traced = _Statements(expansion.traced.graph_module.graph, expansion)
+        self.program = _Statements(expansion.program.graph_module.graph, expansion)
+        self.own = _own_statements(self.program.nodes)
+        self.parts = _parts(self.traced.nodes)
+        places = {step.name: place for place, step in enumerate(expansion.steps)}
+        producers = {part: name for name, parts in self.parts.items() for part in parts.values()}
+        self.frames_of = [places.get(producers.get(node.name, node.name), -1) for node in self.traced.nodes]
+        self.sent = 0
+
+    def frame(self, step: Step) -> FrameRecord:
+        """The next frame: steps come in their order."""
+        self.sent += sum(each.sent_bytes_per_rank for each in step.collectives)
+        at = self.traced.position(step.name)
+        first, last = self.own.get(step.name, (0, 0))
+        last = min(last, first + _STATEMENTS)
+        start = max(0, at - _AROUND)
+        around = slice(start, at + _AROUND + 1)
+        return FrameRecord(
+            step=step_record(step, graph=False),
+            phase="resolve" if step.op == "resolve" else step.phase,
+            module=step.source.module if step.source is not None else "",
+            traced=tuple(map(TracedNodeRecord, self.traced.lines[around], self.frames_of[around])),
+            at=at - start,
+            holdings=_holdings(step, self.parts.get(step.name, {}), self.seen),
+            local=self._local(step),
+            spliced=local_nodes(
+                step, self.program.nodes[first:last], self.program.lines[first:last], self._values(step, first, last)
+            ),
+            before=first,
+            sent_bytes=self.sent,
+        )
+
+    def _local(self, step: Step) -> tuple[LocalNodeRecord, ...]:
+        graph = step.local_graph.graph
+        nodes = _with_statements(graph)[:_STATEMENTS]
+        lines = graph_record(step, graph).lines[:_STATEMENTS]
+        return local_nodes(step, nodes, lines, returned_values(step, self.parts.get(step.name, {}), graph))
+
+    def _values(self, step: Step, first: int, last: int) -> dict[fx.Node, tuple[str, Layout]]:
+        """What the nodes of a step in the program hold."""
+        resolved = step.outputs[0] if step.op == "resolve" else None
+        if resolved is not None:
+            return dict.fromkeys(self.program.nodes[first:last][-1:], (step.name, resolved))
+        held = {node: str(node.meta.get("spmd_value", "")) for node in self.program.nodes[first:last]}
+        layouts = self.expansion.layouts
+        return {node: (name, layouts[name]) for node, name in held.items() if name in layouts}
 
 
 class _Statements:
@@ -92,12 +116,17 @@ class _Statements:
             expansion.mesh,
         )
         self.lines: tuple[CodeLine, ...] = record.lines
-        self.nodes = [node for node in graph.nodes if node.op in ("call_function", "get_attr")]
+        self.nodes = _with_statements(graph)
         self._positions = {node.name: position for position, node in enumerate(self.nodes)}
 
     def position(self, name: str) -> int:
         """Where a node stands; a resolved output stands behind all."""
         return self._positions.get(name, len(self.lines) - 1)
+
+
+def _with_statements(graph: fx.Graph) -> list[fx.Node]:
+    """The nodes that are statements of its code."""
+    return [node for node in graph.nodes if node.op in ("call_function", "get_attr")]
 
 
 def _own_statements(nodes: Sequence[fx.Node]) -> dict[str, tuple[int, int]]:
@@ -133,8 +162,8 @@ def _holdings(step: Step, parts: Mapping[int, str], seen: Mapping[str, Sequence[
     )
 
 
+@lru_cache(maxsize=1024)
 def _shapes(layout: Layout) -> tuple[str, ...]:
-    """The local shape on every rank; that of rank 0 where all are alike, or where ranks are too many to list."""
-    if not layout.uneven_axes or layout.mesh.size > _RANKS:
-        return (str(list(layout.local_shape(0))),)
-    return tuple(str(list(layout.local_shape(rank))) for rank in range(layout.mesh.size))
+    """The local shape on every rank; that of rank 0 where all are alike."""
+    ranks = range(layout.mesh.size if layout.uneven_axes else 1)
+    return tuple(str(list(layout.local_shape(rank))) for rank in ranks)

@@ -12,9 +12,11 @@ from spmd_lab.show.part_records import CodeRecord, MoveRecord, OperandRecord
 from spmd_lab.show.value_records import BriefRecord, StepRecord
 
 if TYPE_CHECKING:
+    from torch import fx
+
     from spmd_lab.expand.values import Move, Operand, Step
 
-__all__ = ["brief_record", "step_record"]
+__all__ = ["brief_record", "graph_record", "step_record"]
 
 
 def step_record(step: Step, graph: bool = True, picture: bool = False) -> StepRecord:
@@ -30,7 +32,7 @@ def step_record(step: Step, graph: bool = True, picture: bool = False) -> StepRe
         fallback=step.fallback or "",
         draw_bytes=step.draw_bytes,
         draws_locally=step.draws_locally,
-        graph=_graph_record(step) if graph else None,
+        graph=graph_record(step, step.local_graph.graph) if graph else None,
         picture=step_graph_record(step) if picture else None,
     )
 
@@ -72,8 +74,8 @@ def _move_record(step: Step, move: Move) -> MoveRecord:
     )
 
 
-def _graph_record(step: Step) -> CodeRecord:
-    graph = step.local_graph.graph
+def graph_record(step: Step, graph: fx.Graph) -> CodeRecord:
+    """The dispatch subgraph of a step as code."""
     mesh = next((operand.have.mesh for operand in step.operands), None)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     returned = next(node for node in reversed(graph.nodes) if node.op == "output").args[0]

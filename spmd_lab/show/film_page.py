@@ -9,7 +9,7 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from spmd_lab.show.film_html import frame_html
+from spmd_lab.show.film_html import frame_html, step_card
 from spmd_lab.show.fragments import layout_html
 from spmd_lab.show.markup import Html, escaped, image
 from spmd_lab.show.sentences import expansion_sentence, mesh_text
@@ -18,19 +18,20 @@ from spmd_lab.show.strip_svg import strip_alt, strip_left, strip_svg
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spmd_lab.show.film_records import FilmRecord, FrameRecord
+    from spmd_lab.show.film_records import FilmRecord
+    from spmd_lab.show.part_records import LayoutRecord
 
 __all__ = ["film_page", "module_paths"]
 
-_SLOT = Html("<div data-holdings></div>")
+_HOLDINGS = Html("<div data-holdings></div>")
+"""What the script fills, as it does the cards of other steps."""
 
 
 def film_page(film: FilmRecord) -> str:
     """The page: frames compressed, controls with labels, keys, and the script that plays it."""
     overview = film.overview
     title = f"{overview.name} on {mesh_text(overview.axes)}: the film"
-    data = json.dumps({"ranks": film.ranks, "frames": [_frame(film, index) for index in range(len(film.frames))]})
-    packed = b64encode(gzip.compress(data.encode(), mtime=0)).decode()
+    packed = b64encode(gzip.compress(json.dumps(_data(film)).encode(), mtime=0)).decode()
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
@@ -50,29 +51,40 @@ def _static(name: str) -> str:
     return files("spmd_lab.show").joinpath("static", name).read_text(encoding="utf-8")
 
 
-def _frame(film: FilmRecord, index: int) -> dict[str, Any]:
+def _data(film: FilmRecord) -> dict[str, Any]:
+    """What the script reads; a layout stands there once, with its shapes on every rank."""
+    held = dict.fromkeys((each.layout, each.shapes) for frame in film.frames for each in frame.holdings)
+    places = {key: place for place, key in enumerate(held)}
+    return {
+        "ranks": film.ranks,
+        "layouts": [{"html": layout_html(layout), "shapes": list(map(escape, shapes))} for layout, shapes in held],
+        "frames": [_frame(film, index, places) for index in range(len(film.frames))],
+    }
+
+
+def _card_slot(index: int) -> Html:
+    return Html(f'<div data-card="{index}"></div>')
+
+
+def _frame(film: FilmRecord, index: int, places: Mapping[tuple[LayoutRecord, tuple[str, ...]], int]) -> dict[str, Any]:
     frame = film.frames[index]
     return {
-        "html": frame_html(film, index, lambda _: _SLOT),
+        "html": frame_html(film, index, lambda _: _HOLDINGS, _card_slot),
+        "card": step_card(film, index),
         "name": frame.step.name,
         "module": frame.module,
         "axes": frame.axes,
         "kinds": frame.kinds,
         "left": round(strip_left(film.overview, index), 2),
-        "holdings": _holdings(frame),
+        "holdings": [
+            {
+                "title": escape(each.title),
+                "layout": places[each.layout, each.shapes],
+                "values": [escape(value) for value in each.values],
+            }
+            for each in frame.holdings
+        ],
     }
-
-
-def _holdings(frame: FrameRecord) -> list[dict[str, Any]]:
-    return [
-        {
-            "title": escape(each.title),
-            "layout": layout_html(each.layout),
-            "shapes": [escape(shape) for shape in each.shapes],
-            "values": [escape(value) for value in each.values],
-        }
-        for each in frame.holdings
-    ]
 
 
 def _strip(film: FilmRecord) -> str:

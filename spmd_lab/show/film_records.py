@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spmd_lab.show.part_records import CodeLine, LayoutRecord
+    from spmd_lab.show.part_records import CodeLine, CollectiveRecord, LayoutRecord
     from spmd_lab.show.value_records import ExpansionRecord, StepRecord
 
-__all__ = ["FilmRecord", "FrameRecord", "HoldingRecord"]
+__all__ = ["FilmRecord", "FrameRecord", "HoldingRecord", "LocalNodeRecord", "TracedNodeRecord"]
 
 
 @dataclass(frozen=True)
 class HoldingRecord:
     """What ranks hold of a value: its local shape and, where it is known, its numbers.
 
-    One entry a rank; a single one where all ranks have the same.
+    One entry a rank; a single shape where all ranks have the same.
     """
 
     title: str
@@ -34,21 +34,44 @@ class HoldingRecord:
 
 
 @dataclass(frozen=True)
+class TracedNodeRecord:
+    """A node of the trace; ``frame`` is that of its step, -1 where it has none."""
+
+    line: CodeLine
+    frame: int
+
+
+@dataclass(frozen=True)
+class LocalNodeRecord:
+    """A node that a rank runs: what it is for, and what it reads.
+
+    ``collective`` is set where ranks communicate; ``value`` and ``layout`` where it holds a value of the trace.
+    """
+
+    line: CodeLine
+    purpose: str
+    reads: tuple[str, ...]
+    collective: CollectiveRecord | None
+    value: str
+    layout: LayoutRecord | None
+
+
+@dataclass(frozen=True)
 class FrameRecord:
     """One step on its way through the stages.
 
-    ``traced`` are the statements of the trace around it, ``at`` its own among them; ``spliced`` are its statements in
-    the program of rank 0, of which ``before`` stand in front of them; ``sent_bytes`` is what a rank has sent by then.
+    ``traced`` are the nodes of the trace around it, ``at`` its own among them; ``spliced`` are its nodes in the
+    program of rank 0, of which ``before`` stand in front of them; ``sent_bytes`` is what a rank has sent by then.
     """
 
     step: StepRecord
     phase: str
     module: str
-    traced: tuple[CodeLine, ...]
+    traced: tuple[TracedNodeRecord, ...]
     at: int
     holdings: tuple[HoldingRecord, ...]
-    local: tuple[CodeLine, ...]
-    spliced: tuple[CodeLine, ...]
+    local: tuple[LocalNodeRecord, ...]
+    spliced: tuple[LocalNodeRecord, ...]
     before: int
     sent_bytes: int
 

@@ -11,7 +11,7 @@ from spmd_lab.show.theme import CELL, CODE, INDENT, MUTED, NOWRAP, SCROLL, TABLE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Html", "bold", "code", "details", "escaped", "image", "joined", "muted", "pre", "table", "tag"]
+__all__ = ["Html", "bold", "code", "details", "escaped", "image", "joined", "muted", "pre", "scrolled", "table", "tag"]
 
 Html = NewType("Html", str)
 
@@ -61,7 +61,7 @@ def code(*children: Html) -> Html:
 
 def pre(*children: Html) -> Html:
     """Lines of code."""
-    return _scrolled("pre", *children, style=f"{CODE};{SCROLL};line-height:1.35")
+    return scrolled("pre", *children, style=f"{CODE};{SCROLL};line-height:1.35")
 
 
 def details(summary: Html, *body: Html, opened: bool = False) -> Html:
@@ -77,10 +77,10 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[Html]]) -> Html:
     head = tag("tr", *(tag("th", escaped(cell), style=f"{CELL};{NOWRAP}") for cell in heading))
     body = joined(tag("tr", *(tag("td", cell, style=CELL) for cell in row)) for row in rows)
     whole = tag("table", tag("thead", head), tag("tbody", body), style=TABLE)
-    return _scrolled("div", whole, style=SCROLL)
+    return scrolled("div", whole, style=SCROLL)
 
 
-def _scrolled(name: str, *children: Html, style: str) -> Html:
+def scrolled(name: str, *children: Html, style: str) -> Html:
     """An element that may be wider than the page: the keyboard reaches it, to scroll it."""
     return Html(f'<{name} tabindex="0" style="{escape(style)}">{joined(children)}</{name}>')
 

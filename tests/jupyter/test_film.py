@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from html import unescape
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,9 @@ from torch.nn import functional as F
 import spmd_lab as sl
 from spmd_lab.records import film_of
 from spmd_lab.show.film_page import film_page
+from spmd_lab.show.strip_svg import strip_left
+from tests.conftest import chromium
+from tests.show.models import large
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
     from spmd_lab.jupyter.film import Film
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 class Mlp(nn.Module):
@@ -69,8 +69,8 @@ def test_a_frame_shows_the_step_in_every_stage(expansion: sl.Expansion, film: Fi
     program = [node for node in expansion.program.graph_module.graph.nodes if node.op == "call_function"]
     for frame, step in zip(film.record.frames, expansion.steps, strict=True):
         if step.op != "resolve":
-            assert frame.traced[frame.at].statement.startswith(f"{step.name} = ")
-        spliced = [line.statement.partition(" = ")[0] for line in frame.spliced]
+            assert frame.traced[frame.at].line.statement.startswith(f"{step.name} = ")
+        spliced = [node.line.statement.partition(" = ")[0] for node in frame.spliced]
         assert spliced == [node.name for node in program if node.meta["spmd_step"] == step.name]
         assert len(frame.local) >= len([node for node in step.local_graph.graph.nodes if node.op == "call_function"])
         read = dict.fromkeys((operand.name, str(operand.have)) for operand in step.operands)
@@ -103,6 +103,60 @@ def test_numbers_are_those_that_ranks_hold(expansion: sl.Expansion) -> None:
     x = expansion.traced.values[[each.name for each in expansion.traced.inputs].index("x")]
     mine = x[expansion.layout("x").slices(3)].flatten()
     assert f"{float(mine[0]):.4g}, {float(mine[1]):.4g}" in words(film.frame.value)
+
+
+def test_every_node_unfolds_into_its_card(expansion: sl.Expansion, film: Film) -> None:
+    """Of the trace: what its step has and gives. Of what a rank runs: what it is for, and what is sent."""
+    sent = 0
+    for place, step in enumerate(expansion.steps):
+        film.step.value = place + 1
+        frame = film.record.frames[place]
+        cards = [words(each) for each in re.findall(r"<details>(.*?)</details>", film.frame.value, re.DOTALL)]
+        around = [node for at, node in enumerate(frame.traced) if at != frame.at and node.frame >= 0]
+        traced = around if step.op != "resolve" else []
+        assert len(cards) == len(traced) + len(frame.local) + len(frame.spliced)
+        for node, card in zip(traced, cards, strict=False):
+            shown = expansion.steps[node.frame]
+            assert card.startswith(f"{node.line.statement}step {node.frame + 1} of ")
+            assert all(str(operand.need) in card for operand in shown.operands)
+            assert all(f"-> {layout} ▸ " in card for layout in shown.outputs)
+        for nodes in (frame.local, frame.spliced):
+            assert [node.collective.sent_bytes for node in nodes if node.collective is not None] == [
+                each.sent_bytes_per_rank for each in step.collectives
+            ]
+        for node, card in zip((*frame.local, *frame.spliced), cards[len(traced) :], strict=True):
+            assert card.startswith(node.line.statement)
+            assert all(each in card for each in node.reads)
+            assert "sent per rank" in card if node.collective else node.purpose in card
+        sent += sum(node.collective.sent_bytes for node in frame.spliced if node.collective is not None)
+    assert sent == expansion.collectives.total("sent_bytes_per_rank")
+
+
+def test_what_a_node_holds_is_what_the_program_says(expansion: sl.Expansion, film: Film) -> None:
+    held = {node.value: node.layout for frame in film.record.frames for node in frame.spliced if node.layout}
+    named = {node.meta.get("spmd_value") for node in expansion.program.graph_module.graph.nodes} - {None}
+    assert named - {each.name for each in expansion.traced.inputs} <= set(held)
+    assert all(layout.text == str(expansion.layout(name)) for name, layout in held.items() if ":" not in name)
+    for frame in film.record.frames:
+        assert [node.value for node in frame.local if node.value][-1:] == [
+            node.value for node in frame.spliced if node.value
+        ][-1:] or not frame.spliced
+
+
+def test_numbers_can_be_asked_for_later(expansion: sl.Expansion, film: Film) -> None:
+    assert "numbers" not in words(film.frame.value)
+    film.numbers.value = True
+    assert film.record == expansion.film(values=True).record
+    assert "numbers" in words(film.frame.value)
+    film.numbers.value = False
+    assert "numbers" not in words(film.frame.value)
+
+
+def test_uneven_shards_are_told_of_the_last_of_many_ranks_too() -> None:
+    film = sl.spmd_expand(torch.relu, torch.ones(90, 2), mesh=sl.Mesh(dp=100), batch="dp").film()
+    for rank, shape in ((0, "[1, 2]"), (89, "[1, 2]"), (90, "[0, 2]"), (99, "[0, 2]")):
+        film.rank.value = rank
+        assert shape in words(film.frame.value)
 
 
 def test_filters_choose_among_the_steps(expansion: sl.Expansion, film: Film) -> None:
@@ -158,50 +212,63 @@ def test_the_page_is_the_same_each_time_and_small(expansion: sl.Expansion, tmp_p
         film.to_html(tmp_path / "nowhere" / "film.html")
 
 
+def test_the_page_of_a_large_film_stays_light() -> None:
+    record = film_of(large())
+    assert len(record.frames) > 1800
+    assert len(film_page(record)) < 1_000_000
+
+
 # --- in a browser -------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def page(expansion: sl.Expansion, tmp_path: Path) -> Iterator[Page]:
+@pytest.fixture(scope="module")
+def opened(expansion: sl.Expansion, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """The exported film, opened from the disk, without a network."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine")
-    path = expansion.film(values=True).to_html(tmp_path / "film.html")
+    path = expansion.film(values=True).to_html(tmp_path_factory.mktemp("film") / "film.html")
     with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        context = browser.new_context(offline=True)
-        found = context.new_page()
-        found.on("pageerror", lambda error: pytest.fail(f"the page fails: {error}"))
+        browser = running.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        found = browser.new_context(offline=True).new_page()
         found.goto(path.as_uri())
-        found.wait_for_selector("#frame b")
         yield found
         browser.close()
+
+
+@pytest.fixture
+def page(opened: Page) -> Iterator[Page]:
+    """The film at its beginning; it makes no error."""
+    errors: list[object] = []
+    opened.on("pageerror", lambda error: errors.append(error))
+    opened.reload()
+    opened.wait_for_selector("#frame b")
+    yield opened
+    assert errors == []
+
+
+def title(page: Page) -> str:
+    return page.inner_text("#frame b >> nth=0")
+
+
+def slide(page: Page, control: str, value: int) -> None:
+    page.locator(control).evaluate(
+        "(input, value) => { input.value = value; input.dispatchEvent(new Event('input', {bubbles: true})); }", value
+    )
 
 
 @pytest.mark.browser
 def test_the_exported_film_plays_without_a_kernel(page: Page, expansion: sl.Expansion) -> None:
     names = [step.name for step in expansion.steps]
     total = len(names)
-
-    def title() -> str:
-        return page.inner_text("#frame b >> nth=0")
-
-    def slide(control: str, value: int) -> None:
-        page.locator(control).evaluate(
-            "(input, value) => { input.value = value; input.dispatchEvent(new Event('input', {bubbles: true})); }",
-            value,
-        )
-
-    assert title().startswith(f"step 1 of {total}: {names[0]},")
-    slide("#step", 4)
-    assert title().startswith(f"step 5 of {total}: {names[4]},")
+    assert title(page).startswith(f"step 1 of {total}: {names[0]},")
+    slide(page, "#step", 4)
+    assert title(page).startswith(f"step 5 of {total}: {names[4]},")
     page.click("#next")
-    page.click("body", position={"x": 2, "y": 2})
     page.keyboard.press("ArrowRight")
-    assert title().startswith(f"step 7 of {total}: {names[6]},")
+    assert title(page).startswith(f"step 7 of {total}: {names[6]},")
+    page.keyboard.press("End")
+    assert title(page).startswith(f"step {total} of {total}: {names[-1]},")
     page.keyboard.press("Home")
-    slide("#rank", 3)
+    slide(page, "#rank", 3)
     assert "rank 3 holds" in page.inner_text("[data-holdings]")
     layout = expansion.steps[0].operands[0].have
     assert str(list(layout.local_shape(3))) in page.inner_text("[data-holdings]")
@@ -211,7 +278,46 @@ def test_the_exported_film_plays_without_a_kernel(page: Page, expansion: sl.Expa
     page.fill("#name", names[3])
     page.keyboard.press("Enter")
     page.locator("#name").dispatch_event("change")
-    assert title().startswith(f"step 4 of {total}: {names[3]},")
-    page.click("#play")
+    assert title(page).startswith(f"step 4 of {total}: {names[3]},")
+    page.click("h1")
+    page.keyboard.press(" ")
     page.wait_for_function("document.querySelector('#frame b').textContent.startsWith('step 6 ')", timeout=10_000)
     page.click("#play")
+    assert page.inner_text("#play") == "▶ play"
+
+
+@pytest.mark.browser
+def test_a_node_that_is_clicked_shows_its_card(page: Page, expansion: sl.Expansion, film: Film) -> None:
+    """In the page as in the notebook; and from the card it is one click to the step."""
+    page.select_option("#kind", "any")
+    frame = next(frame for frame in film.record.frames if frame.kinds)
+    assert title(page).startswith(f"step {film.record.frames.index(frame) + 1} of ")
+    stages = page.locator("#frame > div > div")
+    local = stages.filter(has_text="what a rank runs for it").locator("details")
+    for node in frame.local:
+        card = local.filter(has_text=node.line.statement).first
+        card.locator("summary").focus()
+        page.keyboard.press(" ")
+        assert card.locator("div").first.is_visible()
+        assert ("sent per rank" in card.inner_text()) == (node.collective is not None)
+    assert page.inner_text("#play") == "▶ play"
+
+    before = next(node for node in frame.traced if node.frame >= 0)
+    card = stages.filter(has_text="the single-device program").locator("details").first
+    card.locator("summary").click()
+    assert card.get_by_role("columnheader", name="needs").is_visible()
+    step = expansion.steps[before.frame]
+    assert all(str(operand.need) in card.inner_text() for operand in step.operands)
+    card.get_by_role("button", name="go to this step").click()
+    assert title(page).startswith(f"step {before.frame + 1} of {len(expansion.steps)}: {step.name},")
+    assert page.input_value("#kind") == ""
+
+
+@pytest.mark.browser
+def test_the_strip_leads_to_its_steps(page: Page, film: Film) -> None:
+    box = page.locator("#strip").bounding_box()
+    assert box is not None
+    for index in (len(film.record.frames) - 1, 7):
+        left = strip_left(film.record.overview, index)
+        page.mouse.click(box["x"] + box["width"] * left / 100, box["y"] + 20)
+        assert title(page).startswith(f"step {index + 1} of ")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -46,6 +48,12 @@ def expanded(blocks: int = 2, module: nn.Module | None = None) -> sl.Expansion:
         batch="dp",
         params=sl.colwise("**.up", axis="tp") | sl.rowwise("**.down", axis="tp") if divided else {},
     )
+
+
+@lru_cache
+def large() -> sl.Expansion:
+    """More than 1,800 steps; made once."""
+    return expanded(60)
 
 
 if __name__ == "__main__":  # what tests of determinism run twice

@@ -22,7 +22,7 @@ from spmd_lab.show.sentences import report_evidence, tally_text
 from spmd_lab.show.units import bytes_text
 from tests.conftest import chromium
 from tests.show.html_reader import read
-from tests.show.models import expanded
+from tests.show.models import expanded, large
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -240,7 +240,7 @@ def test_a_large_expansion_of_unlike_modules_stays_light() -> None:
 
 
 def test_a_large_expansion_stays_light() -> None:
-    expansion = expanded(60)
+    expansion = large()
     assert len(expansion.steps) > 1800
     seconds = []
     for _ in range(3):

@@ -15,8 +15,9 @@
     const known = frame.holdings.some((held) => held.values.length);
     const heading = ["value", "layout", `rank ${rank} holds`, ...(known ? ["numbers"] : [])];
     const rows = frame.holdings.map((held) => {
-      const shape = held.shapes[held.shapes.length > 1 ? rank : 0];
-      const cells = [held.title, held.layout, shape, ...(known ? [held.values[rank] ?? ""] : [])];
+      const { html, shapes } = film.layouts[held.layout];
+      const shape = shapes[shapes.length > 1 ? rank : 0];
+      const cells = [held.title, html, shape, ...(known ? [held.values[rank] ?? ""] : [])];
       return `<tr>${cells.map((cell) => `<td>${cell}</td>`).join("")}</tr>`;
     });
     return rows.length ? `<table><tr>${heading.map((word) => `<th>${word}</th>`).join("")}</tr>${rows.join("")}</table>` : "";
@@ -58,6 +59,34 @@
     go(next < 0 ? visible.length - 1 : next);
   };
 
+  // Shows a frame, through any filter.
+  const jump = (index) => {
+    if (!visible.includes(index)) {
+      for (const id of ["module", "axis", "kind"]) byId(id).value = "";
+      filter();
+    }
+    go(visible.indexOf(index));
+  };
+
+  // The card of another step is drawn when its node is opened.
+  const unfold = (event) => {
+    for (const slot of event.target.querySelectorAll(":scope > div > [data-card]:empty")) {
+      slot.innerHTML = film.frames[slot.dataset.card].card;
+      const button = document.createElement("button");
+      button.textContent = "go to this step";
+      button.addEventListener("click", () => jump(Number(slot.dataset.card)));
+      slot.append(button);
+    }
+  };
+
+  // The visible frame that is nearest to where the strip was clicked.
+  const point = (event) => {
+    const { left, width } = byId("strip").getBoundingClientRect();
+    const at = (100 * (event.clientX - left)) / width;
+    const far = (index) => Math.abs(film.frames[index].left - at);
+    go(visible.reduce((best, index, here) => (far(index) < far(visible[best]) ? here : best), 0));
+  };
+
   const stop = () => {
     clearInterval(timer);
     timer = null;
@@ -79,15 +108,16 @@
   for (const id of ["module", "axis", "kind"]) byId(id).addEventListener("change", filter);
   byId("name").addEventListener("change", (event) => {
     const found = film.frames.findIndex((frame) => frame.name === event.target.value);
-    if (found < 0) return;
-    for (const id of ["module", "axis", "kind"]) byId(id).value = "";
-    filter();
-    go(found);
+    if (found >= 0) jump(found);
   });
+  byId("frame").addEventListener("toggle", unfold, true);
+  byId("strip")?.addEventListener("click", point);
   document.addEventListener("keydown", (event) => {
-    if (["INPUT", "SELECT"].includes(event.target.tagName) && event.target.type !== "range") return;
+    const { tagName, type } = event.target;
+    if (tagName === "SELECT" || (tagName === "INPUT" && type !== "range")) return;
+    if (event.key === " " ? ["BUTTON", "SUMMARY"].includes(tagName) : type === "range") return;
     const keys = { ArrowRight: () => go(place + 1), ArrowLeft: () => go(place - 1), Home: () => go(0), End: () => go(visible.length), " ": play };
-    if (!(event.key in keys) || event.target.type === "range" || event.target.tagName === "BUTTON") return;
+    if (!(event.key in keys)) return;
     event.preventDefault();
     keys[event.key]();
   });
