@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch.distributed.tensor import Partial, Replicate
+from torch.distributed.tensor import Partial, Replicate, Shard
 
 from spmd_lab.binding import axis_of, is_collective
 from spmd_lab.expand.values import Collective, ring_bytes
@@ -61,7 +61,9 @@ def flat_collective(node: fx.Node, mesh: Mesh, elements: int, dtype: torch.dtype
     size = mesh.axis_size(axis)
     reduce_op = str(node.args[1]) if kind in ("all_reduce", "reduce_scatter") else None
     payload = elements * dtype.itemsize
-    places = [Partial(reduce_op) if reduce_op and each == axis else Replicate() for each in mesh.axes]
+    state = Partial(reduce_op) if reduce_op else Shard(0) if kind == "all_gather" else Replicate()
+    after = Shard(0) if kind == "reduce_scatter" else Replicate()
+    have, need = ([each if axis == other else Replicate() for other in mesh.axes] for each in (state, after))
     return Collective(
         kind=kind,
         axes=(axis,),
@@ -73,8 +75,8 @@ def flat_collective(node: fx.Node, mesh: Mesh, elements: int, dtype: torch.dtype
         step=str(node.meta.get("spmd_step", node.name)),
         operand=node.all_input_nodes[0].name,
         source=node.meta.get("source"),
-        have=Layout((elements,), dtype, mesh, places),
-        need=Layout((elements,), dtype, mesh, [Replicate()] * mesh.ndim),
+        have=Layout((elements,), dtype, mesh, have),
+        need=Layout((elements,), dtype, mesh, need),
     )
 
 

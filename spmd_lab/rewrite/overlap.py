@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from spmd_lab.binding import WAIT, is_collective
+from spmd_lab.rewrite.gathers import AT_ONCE, due_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,8 +26,9 @@ def overlap(graph_module: fx.GraphModule, expansion: Expansion, rank: int) -> No
     their results into what is read moves down. Collectives keep an order that depends on the operators alone, so that
     it is the same on every rank.
 
-    What would only be held longer is not sent at once: of parameters that are gathered, no more than the largest one is
-    ahead of the operators; of gradients that are on their way to where they rest, no more is waited for later.
+    What would only be held longer is not sent at once. Parameters are gathered in groups, each as large as the largest
+    of them, or 4 MiB, and sent when the first of the group before is read; of gradients that are on their way to where
+    they rest, no more are waited for later.
 
     Examples
     --------
@@ -68,7 +70,7 @@ class _Schedule:
         steps = {step.name: index for index, step in enumerate(expansion.steps)}
         gathers = _gathers(nodes, early, expansion.steps)
         self._early = early - {node for name in gathers for node in gathers[name]}
-        waiting = [(due, gathers[name]) for name, due in _due(expansion.steps).items() if name in gathers]
+        waiting = [(due, gathers[name]) for name, due in due_at(expansion.steps).items() if name in gathers]
         for node in nodes:
             if node in early or node in late:
                 continue
@@ -107,38 +109,12 @@ def _gathers(nodes: Iterable[fx.Node], early: set[fx.Node], steps: Iterable[Step
     return found
 
 
-def _due(steps: Iterable[Step]) -> dict[str, int]:
-    """The position of the step in front of which each gather is sent, by its name.
-
-    It is the one that first reads what was gathered so long before that the largest gather and no more lies between;
-    in each phase, the first step where there is none.
-    """
-    every = list(enumerate(steps))
-    due: dict[str, int] = {}
-    for phase in ("forward", "backward"):
-        start = next((position for position, step in every if step.phase == phase), 0)
-        gathers = [(position, step) for position, step in every if step.op == "gather" and step.phase == phase]
-        sizes = [_gathered_bytes(step) for _, step in gathers]
-        first = 0
-        for index, (_, step) in enumerate(gathers):
-            while sum(sizes[first : index + 1]) > max(sizes):
-                first += 1
-            due[step.name] = start if first == 0 else gathers[first - 1][0] + 1
-    return due
-
-
-def _gathered_bytes(step: Step) -> int:
-    (layout,) = step.outputs
-    assert layout is not None
-    return layout.nbytes(layout.largest_local_shape)
-
-
 class _OnTheirWay:
     """The gradients that were sent to where they rest, and that nothing waits for yet."""
 
     def __init__(self, nodes: Iterable[fx.Node]) -> None:
         self._waits = {node: next(iter(node.users)) for node in nodes if _scatters_output(node)}
-        self._most = max((_payload(node) for node in self._waits), default=0)
+        self._most = max([AT_ONCE, *map(_payload, self._waits)])
         self._sent: list[fx.Node] = []
 
     def after(self, node: fx.Node) -> Iterable[fx.Node]:

@@ -47,7 +47,7 @@ def rewrite(program: Program, passes: Sequence[str | Callable[..., fx.GraphModul
     """Change what the ranks run, by passes of ours or of your own.
 
     Ours have names, and change what a program costs, not what it computes: "lean" leaves out what changes nothing,
-    "share" does once what is done twice, "overlap" sends early and waits late, "bucket" lets small reductions travel
+    "share" does once what is done twice, "overlap" sends early and waits late, "bucket" lets small messages travel
     together (see `PASSES`, and the modules of these names).
 
     A pass of your own is called with the graph of a rank: a copy, whose nodes keep their ``meta`` (`Program` says what

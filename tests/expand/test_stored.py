@@ -14,7 +14,8 @@ from torch.nn import functional as F
 import spmd_lab as sl
 from spmd_lab.demo import GPT, MEGATRON
 from spmd_lab.errors import PatternError
-from spmd_lab.rewrite import PASSES
+from spmd_lab.rewrite import PASSES, overlap
+from spmd_lab.rewrite import gathers as gathers_of_groups
 from tests.models.zoo import traced
 from tests.prove.mutants import weighted
 from tests.run.test_halves import halves_of
@@ -341,22 +342,40 @@ def test_fsdp_names_axes() -> None:
 def gpt(**how: Any) -> sl.Program:
     torch.manual_seed(0)
     tokens = torch.arange(32).reshape(4, 8).mul(7) % 64
-    return sl.expand(sl.trace(GPT(2, 32, 4, 64, 8), tokens), stored=sl.fsdp("dp"), batch="dp", **how).program
+    return sl.expand(sl.trace(GPT(2, 32, 4, 64, 8), tokens), batch="dp", **{"stored": sl.fsdp("dp"), **how}).program
+
+
+def gathers(program: sl.Program) -> Counter[str]:
+    return Counter(each.step for each in program.collectives if "gather:" in each.step)
 
 
 @pytest.mark.parametrize("mesh", [sl.Mesh(dp=2), sl.Mesh(dp=3, tp=3)], ids=str)
 def test_passes_gather_as_often_and_in_the_same_order_on_every_rank(mesh: sl.Mesh) -> None:
     program = gpt(mesh=mesh, params=MEGATRON if "tp" in mesh.axes else {})
+    assert gathers(program.rewrite("lean", "share", "overlap")) == gathers(program)
     rewritten = program.rewrite(*PASSES)
-    gathers = [
-        Counter(each.step for each in made.collectives if "gather:" in each.step) for made in (program, rewritten)
-    ]
-    assert gathers[0] == gathers[1]
     sent = [
         [(str(node.target), str(node.args[-1])) for node in rewritten.for_rank(rank).graph.nodes if is_sent(node)]
         for rank in range(mesh.size)
     ]
     assert all(each == sent[0] for each in sent)
+
+
+@pytest.mark.parametrize("mesh", [sl.Mesh(dp=2), sl.Mesh(dp=2, tp=2)], ids=str)
+def test_small_parameters_travel_together(mesh: sl.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them in one message where 4 MiB hold them; in groups where less does; along any dim."""
+    stored = {"**.up.weight": "o i/dp"} | sl.fsdp("dp")
+    program = gpt(mesh=mesh, params=MEGATRON if "tp" in mesh.axes else {}, stored=stored)
+    counts = []
+    for at_once in (1 << 22, 1):
+        monkeypatch.setattr(gathers_of_groups, "AT_ONCE", at_once)
+        joined = program.rewrite("overlap", "bucket")
+        joined.verify().raise_if_wrong()
+        for kind in ("all_gather", "reduce_scatter"):
+            before, after = (found.collectives.where(kind=kind, axis="dp") for found in (program, joined))
+            assert after.total("payload_bytes") == before.total("payload_bytes")
+        counts.append(gathers(joined).total())
+    assert counts[0] <= 2 * mesh.ndim < counts[1] < 0.6 * gathers(program).total()
 
 
 def is_sent(node: fx.Node) -> bool:
@@ -384,7 +403,9 @@ def most_held(program: sl.Program) -> tuple[int, int]:
     return most[0], most[1]
 
 
-def test_gathers_run_ahead_by_the_largest_parameter_and_no_more() -> None:
+def test_gathers_run_ahead_by_the_largest_parameter_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathers_of_groups, "AT_ONCE", 1)
+    monkeypatch.setattr(overlap, "AT_ONCE", 1)
     program = gpt(mesh=sl.Mesh(dp=2))
     rewritten = program.rewrite("overlap")
     largest = max(each.payload_bytes for each in program.collectives.where(kind="all_gather"))
