@@ -84,7 +84,7 @@ def _own_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
 
 def _whole(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """An empty tensor like the user's."""
-    empty = torch.empty_like(tensor, device=device, requires_grad=False)
+    empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
     return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
 
 

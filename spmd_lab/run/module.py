@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from spmd_lab.run.calls import CallKind, dense, dims_by_stride, kind_of
 from spmd_lab.run.closures import closed_over
 from spmd_lab.run.initialise import initialise
 from spmd_lab.run.plans import Plans
+from spmd_lab.run.skeleton import Skeleton, skeleton_of
 from spmd_lab.run.state import common_stream, cut, distributed_state, following, placed, reduce_gradients
 from spmd_lab.streams import Stream
 from spmd_lab.torch_internals.modules import TiedModule, adopt_tree, get_tensor, put_tensor
@@ -52,14 +54,18 @@ class DistributedModule(TiedModule):
 
     def __init__(self, request: Request, arguments: Arguments) -> None:
         super().__init__()
-        self._request = request
-        self._plans = Plans(request, arguments)
+        skeleton = skeleton_of(request.module)
+        self._request = replace(request, module=skeleton.module)
+        self._plans = Plans(self._request, arguments)
+        if not skeleton.stands_for(self._plans.first.expansion.traced.values):
+            skeleton, self._request = Skeleton(request.module, {}), request
+            self._plans = Plans(request, arguments)
         self._constants: dict[tuple[int, Layout], tuple[torch.Tensor, torch.Tensor]] = {}
         first = self._plans.first
         self._stream = common_stream(request.device_mesh)
         self._reduces = True
-        tensors = distributed_state(first, request.device_mesh)
-        adopt_tree(self, request.module, tensors)
+        tensors = distributed_state(first, request.device_mesh, skeleton.data)
+        adopt_tree(self, self._request.module, tensors)
         self._wholes = {
             found.name: whole
             for (found, _), whole in zip(first.inputs, first.expansion.traced.values, strict=False)

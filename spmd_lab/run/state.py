@@ -50,23 +50,31 @@ def refuse_foreign(module: nn.Module) -> None:
             )
 
 
-def distributed_state(plan: Plan, device_mesh: DeviceMesh) -> dict[int, torch.Tensor]:
-    """What each parameter and buffer becomes, by the ``id`` of the whole one: shards of the first rank's values.
+def distributed_state(plan: Plan, device_mesh: DeviceMesh, data: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """What each parameter and buffer becomes, by the ``id`` of the traced one: shards of the first rank's values.
 
-    What is on ``meta`` stays there.
+    Parameters
+    ----------
+    plan : Plan
+        Has the layouts.
+    device_mesh : DeviceMesh
+        The ranks.
+    data : mapping of int to torch.Tensor
+        The tensors behind traced ones that are fake. What is on ``meta`` stays there.
     """
     state: dict[int, torch.Tensor] = {}
     traced = plan.expansion.traced
-    for (found, layout), whole in zip(plan.inputs, traced.values, strict=False):
+    for (found, layout), value in zip(plan.inputs, traced.values, strict=False):
         if found.role not in ("parameter", "buffer"):
             continue
+        whole = data.get(id(value), value)
         local = cut(whole if whole.is_meta else broadcast(whole, device_mesh), layout, plan.rank)
         held: torch.Tensor = DTensor.from_local(
             local, device_mesh, layout.placements, run_check=False, shape=whole.shape, stride=whole.stride()
         )
         if isinstance(whole, nn.Parameter):
             held = nn.Parameter(held, requires_grad=whole.requires_grad)
-        state[id(whole)] = held.requires_grad_(whole.requires_grad)
+        state[id(value)] = held.requires_grad_(whole.requires_grad)
     return state
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Self
 
-__all__ = ["TiedModule", "adopt_tree", "get_tensor", "put_tensor", "with_tensors"]
+__all__ = ["TiedModule", "adopt_tree", "copied_tree", "get_tensor", "put_tensor", "with_tensors"]
 
 
 class TiedModule(nn.Module):
@@ -47,6 +47,11 @@ def adopt_tree(root: nn.Module, module: nn.Module, tensors: Mapping[int, torch.T
     copies: dict[int, nn.Module] = {id(module): root}
     _exchange(root, module, tensors, copies)
     root.training = module.training
+
+
+def copied_tree(module: nn.Module, tensors: Mapping[int, torch.Tensor]) -> nn.Module:
+    """A copy of a tree of modules, with other tensors in it as `adopt_tree` puts them."""
+    return _copy(module, tensors, {})
 
 
 def _copy(module: nn.Module, tensors: Mapping[int, torch.Tensor], copies: dict[int, nn.Module]) -> nn.Module:

@@ -44,6 +44,7 @@ def test_four_ranks_train_with_uneven_shards(four_ranks: RankPool) -> None:
         cases.averaged,
         cases.dropout,
         cases.from_meta,
+        cases.let_go,
     ],
     ids=lambda case: case.__name__,
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -338,6 +340,37 @@ def from_meta() -> None:
     loaded.load_state_dict(model.state_dict())
     states_equal(loaded, alone)
     assert loaded.head.weight is loaded.embed.weight
+
+
+class Sideways(nn.Module):
+    """Reads a layer through a method that a plain attribute holds, beside the tree of modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 4)
+        self.first = self.widen
+
+    def widen(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(x).relu()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.first(x))
+
+
+def let_go() -> None:
+    """The user's tensors live as long as the user's module does, and no longer, unless they are needed."""
+    x = torch.randn(8, 6).double()
+    for make, needed in ((lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8)), False), (Sideways, True)):
+        module = make().double()
+        alone, seen = copy.deepcopy(module), weakref.ref(next(module.parameters()))
+        distributed = sl.distribute(module, sl.Mesh(dp=dist.get_world_size()), example=x, batch="dp")
+        del module
+        gc.collect()
+        assert (seen() is not None) == needed
+        if needed:
+            alone.first = alone.widen
+        for rows in (8, 4):
+            close(distributed(mine(x[:rows])).detach(), mine(alone(x[:rows])).detach(), "out")
 
 
 def compiled(axis: str) -> None:
