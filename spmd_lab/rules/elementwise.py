@@ -33,14 +33,10 @@ def plan_elementwise(call: OpCall) -> Plan:
         for dim in range(len(shape))
     ]
     linear = {call.argument(name).index for name in _LINEAR[call.op]}
-    if linear and not any(result is None or _is_rounded_to_integers(result) for result in call.results):
+    if linear:
         needs = tuple(Partial() if tensor.index in linear else Replicate() for tensor in call.tensors)
         ways.append(Way(needs, (Partial(),) * count))
     return choose_ways(call, ways)
-
-
-def _is_rounded_to_integers(result: torch.Tensor) -> bool:
-    return not (result.is_floating_point() or result.is_complex())
 
 
 _LINEAR: dict[object, tuple[str, ...]] = {

@@ -11,6 +11,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 
 from spmd_lab.errors import LayoutError
 from spmd_lab.layout import Layout, replicated
+from spmd_lab.rules.casts import passes_cast
 from spmd_lab.rules.checking import misfit
 from spmd_lab.rules.from_nothing import from_nothing, refuses_nothing
 from spmd_lab.rules.plan import Plan, TensorArg
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["plan_by_stock_rule", "plan_whole"]
 
-_NOT_LINEAR = frozenset({torch.ops.aten.nansum})
-"""Operators through which torch lets pending sums pass, though a piece may have what the sum has not."""
+_NOT_LINEAR = frozenset({torch.ops.aten.nansum.default, torch.ops.aten.view.dtype})
+"""Operators through which torch lets pending sums pass, though pieces may be nan alone, and bits do not add up."""
 
 
 def plan_by_stock_rule(call: OpCall) -> Plan:
@@ -59,7 +60,7 @@ def _plan_as_torch_says(call: OpCall) -> Plan:
     refusal: str | None = None
     wrong: str | None = None
     for asked in _ever_more_whole(call):
-        if call.op.overloadpacket in _NOT_LINEAR and any(tensor.layout.is_pending for tensor in asked.tensors):
+        if call.op in _NOT_LINEAR and any(tensor.layout.is_pending for tensor in asked.tensors):
             continue
         try:
             plan = _plan_as_answered(call, asked)
@@ -188,11 +189,19 @@ def _doubt(plan: Plan) -> str | None:
                 return f"a mean over shards of different sizes along {axis} is not the mean of their means"
             if isinstance(placement, Partial) and placement.reduce_op in ("max", "min") and layout.dtype.is_complex:
                 return "complex numbers have no order"
+            if isinstance(placement, Partial) and not _survives(axis, plan.needs, layout):
+                return f"rounded to {layout.dtype}, the pieces along {axis} do not make up the {placement.reduce_op}"
     if not all(
         isinstance(each, (Replicate, Shard, StridedShard, Partial)) for need in plan.needs for each in need.placements
     ):
         return "it needs a placement that is not in the notation"
     return None
+
+
+def _survives(axis: str, needs: Sequence[Layout], output: Layout) -> bool:
+    """Whether what is pending along an axis may have the dtype of an output."""
+    pending = [(need.pending[axis], need.dtype) for need in needs if axis in need.pending]
+    return all(passes_cast(kind, dtype, output.dtype) for kind, dtype in pending)
 
 
 def _run_answer(

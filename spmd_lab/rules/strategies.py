@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 from spmd_lab.errors import LayoutError
+from spmd_lab.rules.casts import passes_cast
 from spmd_lab.rules.order import in_the_order_at_hand
 from spmd_lab.rules.plan import Plan, TensorArg
 from spmd_lab.torch_internals.placements import StridedShard
@@ -60,6 +61,7 @@ def choose_ways(
         Whether shards may be any elements of a dim, as long as they are the same of every tensor: a dim that is divided
         by several axes then keeps the order in which they divide it.
     """
+    ways = [way for way in ways if _survives_casts(call, way)]
     try:
         return take_ways(call, _cheapest(call, ways, any_order), emit)
     except LayoutError:  # one axis would leave a sum, and another a largest value: their order would matter
@@ -74,6 +76,21 @@ def _cheapest(call: OpCall, ways: Sequence[Way], any_order: bool) -> list[Way]:
         for position in range(call.mesh.ndim)
     ]
     return in_the_order_at_hand(call, chosen) if any_order else chosen
+
+
+def _survives_casts(call: OpCall, way: Way) -> bool:
+    """Whether what is pending may have the dtypes that pending outputs have."""
+    given = [
+        (placement.reduce_op, tensor.layout.dtype)
+        for tensor, placement in zip(call.tensors, way.needs, strict=True)
+        if isinstance(placement, Partial)
+    ]
+    made = [
+        result.dtype
+        for result, placement in zip(call.results, way.outputs, strict=True)
+        if result is not None and isinstance(placement, Partial)
+    ]
+    return all(passes_cast(kind, before, after) for kind, before in given for after in made)
 
 
 def _adds_up(way: Way) -> bool:

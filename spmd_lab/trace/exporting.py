@@ -10,6 +10,7 @@ from torch import nn
 from torch.fx import traceback as fx_traceback
 
 from spmd_lab.errors import SpmdLabError
+from spmd_lab.torch_internals.checks import checks_answered
 from spmd_lab.torch_internals.export import JointGraph, export_joint, said_to_be_traced
 from spmd_lab.torch_internals.fakes import (
     CountedFakeTensorMode,
@@ -91,7 +92,7 @@ class Export(nn.Module):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        with said_to_be_traced(), self.recorder.following_modules(), self.recorder:
+        with said_to_be_traced(), checks_answered(), self.recorder.following_modules(), self.recorder:
             yield
 
     def _known(self, tensor: torch.Tensor, frame: FrameType | None) -> torch.Tensor:

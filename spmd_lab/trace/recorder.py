@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from spmd_lab.torch_internals.fakes import is_traced_value
 from spmd_lab.torch_internals.tracebacks import CHECKPOINT, checkpoint_at_hand, next_autograd_number
+from spmd_lab.trace.rewritten import call_traceably
 from spmd_lab.trace.values import Source
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Recorder(TorchFunctionMode):
         self._note_checkpoint()
         fx_traceback.get_current_meta()["custom"] = {KEY: line}
         try:
-            return func(*args, **kwargs)
+            return call_traceably(func, args, kwargs)
         finally:
             self._note(line)
 

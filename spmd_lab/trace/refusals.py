@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
 from contextlib import contextmanager
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -16,16 +14,15 @@ from spmd_lab.torch_internals.constructs import construct_behind, is_higher_orde
 from spmd_lab.torch_internals.fakes import data_dependence, operator_without_shapes
 from spmd_lab.torch_internals.functional_ops import returns_what_it_writes
 from spmd_lab.torch_internals.operators import loses_gradients
-from spmd_lab.trace.recorder import is_user_code, source_of_frame, user_frame
-from spmd_lab.trace.ways_out import known_beforehand, told_by
+from spmd_lab.trace.origins import calling_line, first_call, function_called, line_of, went_through
+from spmd_lab.trace.recorder import source_of_frame, user_frame
+from spmd_lab.trace.ways_out import given_as_number, known_beforehand, told_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from torch import fx
-
-    from spmd_lab.trace.values import Source
 
 __all__ = [
     "check_call",
@@ -169,8 +166,8 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
         return error
     if isinstance(error, SeedSetError):
         return _seed_refused(name, again)
-    source = _line_of(error) or _calling_line()
-    if _went_through(error, torch.utils.checkpoint.CheckpointFunction.backward.__code__):
+    source = line_of(error) or calling_line()
+    if went_through(error, torch.utils.checkpoint.CheckpointFunction.backward.__code__):
         return TraceError(
             f"{name} checkpoints reentrantly, which cannot be traced",
             source=first_call({torch.utils.checkpoint.CheckpointFunction.forward.__code__}, again) or source,
@@ -184,7 +181,7 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
             hint=told_by(operator),
         )
     depends = data_dependence(error)
-    if depends is not None and depends.kind == "value" and _went_through(error, _BATCH_NORM):
+    if depends is not None and depends.kind == "value" and went_through(error, _BATCH_NORM):
         return TraceError(
             f"{name} has a batch norm with momentum=None, whose factor is the value of num_batches_tracked",
             source=source,
@@ -194,8 +191,7 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
         return TraceError(
             f"{name} needs the value of a tensor to go on, so its program is not one graph",
             source=source,
-            hint="torch.where for a branch, a Python number for .item(), "
-            "or a custom operator (torch.library) around this part",
+            hint=given_as_number(function_called(error)),
         )
     if depends is not None:
         return TraceError(
@@ -223,32 +219,6 @@ def refusal(error: BaseException, name: str, again: Callable[[], Any]) -> SpmdLa
 
 _WANT_DATA = ("FunctionalTensor", "FakeTensor", ".numpy()", "data pointer")
 """What torch's errors mention where a program reads the data of a traced tensor."""
-
-
-def _line_of(error: BaseException) -> Source | None:
-    """The innermost line of the user's that an error went through."""
-    found: Source | None = None
-    traceback: TracebackType | None = error.__traceback__
-    while traceback is not None:
-        if is_user_code(traceback.tb_frame.f_code):
-            found = source_of_frame(traceback.tb_frame, "", traceback.tb_lineno)
-        traceback = traceback.tb_next
-    return found
-
-
-def _calling_line() -> Source | None:
-    """The user's line that asked for the trace."""
-    frame = user_frame(inspect.currentframe())
-    return None if frame is None else source_of_frame(frame, "")
-
-
-def _went_through(error: BaseException, code: CodeType) -> bool:
-    traceback = error.__traceback__
-    while traceback is not None:
-        if traceback.tb_frame.f_code is code:
-            return True
-        traceback = traceback.tb_next
-    return False
 
 
 class SeedSetError(Exception):
@@ -291,24 +261,3 @@ def _seed_refused(name: str, again: Callable[[], Any]) -> TraceError:
         source=first_call({setter.__code__ for setter in setters}, again),
         hint="call torch.manual_seed before the program, not inside it",
     )
-
-
-def first_call(codes: set[CodeType], again: Callable[[], Any]) -> Source | None:
-    """The user's line that first calls one of some functions, found by running a program once more."""
-    found: list[Source] = []
-
-    def watch(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code in codes and not found:
-            caller = user_frame(frame.f_back)
-            if caller is not None:
-                found.append(source_of_frame(caller, ""))
-
-    before = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        again()
-    except Exception:  # the run that failed may fail again: only its calls matter
-        pass
-    finally:
-        sys.setprofile(before)
-    return found[0] if found else None

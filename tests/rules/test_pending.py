@@ -33,6 +33,7 @@ OF_ONE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "to bool": lambda x: x.bool(),
     "to int": lambda x: x.int(),
     "to half": lambda x: x.bfloat16(),
+    "to double": lambda x: x.double(),
     "to complex": lambda x: x.to(torch.complex64),
     "plus one": lambda x: x + 1,
     "one minus": lambda x: 1 - x,
@@ -55,6 +56,7 @@ OF_ONE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "or one": lambda x: torch.where(SOME, x, 1.0),
     "sum": torch.sum,
     "sum of rows": lambda x: x.sum(0),
+    "sum of integers": lambda x: torch.sum(x, dtype=torch.int64),
     "mean": torch.mean,
     "mean of rows": lambda x: x.mean(0),
     "amax": torch.amax,
@@ -67,6 +69,7 @@ OF_ONE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sort": lambda x: x.sort()[0],
     "softmax": lambda x: x.softmax(1),
     "layer_norm": lambda x: F.layer_norm(x, (3,)),
+    "copied into integers": lambda x: torch.zeros(4, 3, dtype=torch.int32).copy_(x),
     "linear": lambda x: F.linear(x, torch.ones(2, 3), torch.ones(2)),
     "gram matrix": lambda x: x @ x.t(),
     "padded by zeros": lambda x: F.pad(x, (1, 1)),
@@ -122,6 +125,42 @@ def test_an_operator_of_two_tensors_of_which_one_is_pending_or_both(name: str) -
         prove(traced, sl.Mesh(x=4), [Partial(kind)], [Partial(kind)])
     for one, other in itertools.permutations(("sum", "avg", "max"), 2):
         prove(traced, sl.Mesh(x=4), [Partial(one)], [Partial(other)])
+
+
+ROUNDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cast": lambda x: x.bfloat16(),
+    "copied": lambda x: torch.zeros(4, 3, dtype=torch.bfloat16).copy_(x),
+    "added in place": lambda x: torch.zeros(4, 3, dtype=torch.bfloat16).add_(x),
+    "filled": lambda x: torch.zeros(4, 3, dtype=torch.bfloat16).fill_(x.sum()),
+    "summed": lambda x: x.sum(0, dtype=torch.bfloat16),
+    "mean": lambda x: x.mean(0, dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_a_sum_is_rounded_as_a_whole(name: str) -> None:
+    """Its large pieces would cancel to noise once each is rounded; a largest value is the same either way."""
+    traced = sl.trace(ROUNDED[name], torch.randn(4, 3))
+    mesh = sl.Mesh(x=4)
+    for kind in ("sum", "avg"):
+        steps = sl.expand(traced, mesh, inputs=[[Partial(kind)]]).steps
+        narrow = [layout for step in steps for layout in step.outputs if layout and layout.dtype is torch.bfloat16]
+        assert narrow
+        assert not any(layout.is_pending for layout in narrow)
+
+
+def test_the_bits_of_a_sum_are_those_of_the_whole() -> None:
+    traced = sl.trace(lambda x: x.view(torch.int32), torch.randn(4, 3))
+    (bits, *_) = sl.expand(traced, sl.Mesh(x=4), inputs=[[Partial()]]).steps
+    assert not bits.operands[0].need.is_pending
+
+
+def test_a_largest_value_and_a_widened_sum_stay_pending() -> None:
+    mesh = sl.Mesh(x=4)
+    for kind, before, after in (("max", torch.float32, torch.bfloat16), ("sum", torch.bfloat16, torch.float32)):
+        traced = sl.trace(lambda x, to=after: x.to(to), torch.randn(4, 3).to(before))
+        (cast, _) = sl.expand(traced, mesh, inputs=[[Partial(kind)]]).steps
+        assert cast.outputs[0].pending == {"x": kind}
 
 
 def test_a_largest_value_and_a_sum_are_not_pending_at_once() -> None:

@@ -248,3 +248,8 @@ def test_a_failure_that_no_line_of_the_user_caused_names_the_call_of_trace() -> 
         trace(nn.Sequential(nn.Linear(3, 4), nn.Linear(3, 4)), torch.ones(2, 3))
     assert "test_refusals.py" in str(caught.value)
     assert "trace(nn.Sequential(" in str(caught.value)
+
+
+def test_a_function_that_wants_a_number_says_which() -> None:
+    with pytest.raises(TraceError, match="num_classes=, as a Python number"):
+        trace(torch.nn.functional.one_hot, torch.tensor([0, 2]))
