@@ -104,3 +104,10 @@ def load_ipython_extension(ipython: Any) -> None:
     from spmd_lab.jupyter import load_ipython_extension as load
 
     load(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """Forget them; ``%unload_ext spmd_lab`` calls this."""
+    from spmd_lab.jupyter import unload_ipython_extension as unload
+
+    unload(ipython)

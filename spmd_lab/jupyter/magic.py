@@ -11,7 +11,14 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope, no_var_expand
+from IPython.core.magic import (
+    Magics,
+    line_cell_magic,
+    magics_class,
+    needs_local_scope,
+    no_var_expand,
+    output_can_be_silenced,
+)
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
@@ -19,6 +26,7 @@ import spmd_lab as sl
 from spmd_lab.expand.found import Steps
 from spmd_lab.jupyter.cell import cell_program
 from spmd_lab.jupyter.command_line import LineError, call_of, expression_of, rules_of, separate
+from spmd_lab.jupyter.proved import proved
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SpmdMagics"]
 
-_FLAGS = frozenset({"--verify", "--film"})
+_FLAGS = frozenset({"--verify", "--film", "-h", "--help"})
 
 
 @magics_class
@@ -35,6 +43,7 @@ class SpmdMagics(Magics):
 
     @needs_local_scope
     @no_var_expand
+    @output_can_be_silenced
     @line_cell_magic
     @magic_arguments()
     @argument("call", nargs="?", help="the program and its example inputs, as a call: model(x, y, mask=m)")
@@ -48,10 +57,13 @@ class SpmdMagics(Magics):
     @argument("--unsupported", choices=["replicate", "error"], help="what becomes of operators without a rule")
     @argument("--random", choices=["exact", "local"], help="whose random numbers are drawn")
     @argument("--loss", help="the name of the loss function, or an expression: 'lambda out: out.sum()'")
-    @argument("--verify", action="store_true", help="run every rank, and show the proof too")
+    @argument("--verify", action="store_true", help="run every rank, and show the proof with the expansion")
     @argument("--film", action="store_true", help="show the film too: every step, one at a time")
     @argument("-o", dest="output", metavar="NAME", help="the variable to keep the expansion in")
-    def spmd_expand(self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None) -> sl.Expansion:
+    @argument("-h", "--help", action="store_true", help="show this")
+    def spmd_expand(
+        self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None
+    ) -> sl.Expansion | None:
         """Expand a call, or a cell of plain tensor code, over a mesh; show the expansion and return it.
 
         The line ::
@@ -64,7 +76,8 @@ class SpmdMagics(Magics):
 
         Options may stand before or after the call. Rules are separated by commas; ``--params`` may be given
         several times, and takes ``colwise("**.q", axis="tp")`` as well. As with any value, a notebook shows the
-        expansion if the line is the last one of its cell; ``expansion = %spmd_expand ...`` keeps it instead.
+        expansion if the line is the last one of its cell and has no ``;`` at its end; ``expansion = %spmd_expand ...``
+        keeps it instead.
 
         As a cell, the code is what is expanded: the tensors that it reads are its inputs, those that it assigns its
         outputs, and the notebook's variables get the values that they have on one device. The cell ::
@@ -83,6 +96,9 @@ class SpmdMagics(Magics):
 
         There, ``--loss`` may name one of its outputs. Where an operator cannot be expanded, the steps before it are
         shown above the error.
+
+        With ``--verify`` the expansion shows itself with its proof, as ``expansion.card(expansion.program.verify())``
+        does, and has it as ``expansion.report``.
         """
         names = {**self._variables, **(local_ns or {})}
         try:
@@ -98,23 +114,29 @@ class SpmdMagics(Magics):
         return variables
 
     def _given(self, line: str) -> tuple[Namespace, str]:
-        """The options of a line, and its call."""
-        options, text = separate(line, _FLAGS)
+        """The options of a line, and its call; what a semicolon means is up to the notebook."""
+        options, text = separate(line.rstrip().removesuffix(";"), _FLAGS)
         magic: Any = self.spmd_expand
         given: Namespace = magic.parser.parse_args(options)
         if given.output is not None and not given.output.isidentifier():
             raise LineError(f"-o {given.output} is no name for a variable")
         return given, text
 
-    def _expand(self, line: str, names: dict[str, Any]) -> sl.Expansion:
+    def _expand(self, line: str, names: dict[str, Any]) -> sl.Expansion | None:
         given, text = self._given(line)
+        if given.help:
+            self._help()
+            return None
         call = call_of(text)
         mesh = _mesh(given.mesh, names)
         fn, args, kwargs = _evaluate_call(call, names)
         return self._shown(given, _expanded(fn, args, kwargs, mesh, _placing(given, names)))
 
-    def _expand_cell(self, line: str, cell: str, names: dict[str, Any]) -> sl.Expansion:
+    def _expand_cell(self, line: str, cell: str, names: dict[str, Any]) -> sl.Expansion | None:
         given, text = self._given(line)
+        if given.help:
+            self._help()
+            return None
         if text:
             raise LineError(f"{text} is not an option; in a cell, the code itself is what is expanded")
         mesh = _mesh(given.mesh, names)
@@ -124,12 +146,17 @@ class SpmdMagics(Magics):
         placing = _placing(given, {**names, **program.values}, frozenset(program.values))
         return self._shown(given, _expanded(program.function, program.inputs.values(), {}, mesh, placing))
 
+    def _help(self) -> None:
+        """What ``%spmd_expand?`` shows."""
+        assert self.shell is not None
+        self.shell.run_line_magic("pinfo", "%spmd_expand")
+
     def _shown(self, given: Namespace, expansion: sl.Expansion) -> sl.Expansion:
-        """Keep an expansion, and show what is wanted besides."""
+        """Prove an expansion, keep it, and show what is wanted besides."""
+        if given.verify:
+            expansion = proved(expansion)
         if given.output is not None:
             self._variables[given.output] = expansion
-        if given.verify:
-            display(expansion.program.verify())
         if given.film:
             display(expansion.film())
         return expansion

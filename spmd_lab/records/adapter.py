@@ -25,6 +25,10 @@ __all__ = ["Shown", "adapt", "adapt_briefly"]
 Shown = Union[TracedGraph, Step, Steps, Expansion, CollectiveTable, CollectiveGroups, Program, VerifyReport]  # noqa: UP007
 
 
+_STEPS = 60
+"""Of more than so many steps, those in the middle are left out."""
+
+
 @singledispatch
 def adapt(value: object) -> Record:
     """The record of a value."""
@@ -45,7 +49,9 @@ def _expansion(value: Expansion) -> Record:
 
 @adapt.register
 def _steps(value: Steps) -> Record:
-    return StepsRecord(tuple(step_record(step) for step in value))
+    half = _STEPS // 2
+    listed = value if len(value) <= _STEPS else [*value[:half], *value[-half:]]
+    return StepsRecord(tuple(step_record(step) for step in listed), len(value) - len(listed))
 
 
 @adapt.register

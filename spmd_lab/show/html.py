@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spmd_lab.show.expansion_html import expansion_html
 from spmd_lab.show.fragments import arguments_html, code_html, collective_rows, group_rows
-from spmd_lab.show.markup import Html, bold, escaped, joined, tag
+from spmd_lab.show.markup import Html, bold, escaped, joined, muted, tag
 from spmd_lab.show.report_html import report_html
 from spmd_lab.show.sentences import collectives_sentence, program_sentence, step_sentence, trace_sentence
 from spmd_lab.show.step_html import step_body, step_details
@@ -73,8 +73,11 @@ def _step(record: StepRecord) -> Html:
 @_body.register
 def _steps(record: StepsRecord) -> Html:
     """One line for each, which unfolds."""
-    title = tag("div", bold(counted(len(record.steps), "step")))
-    return joined([title, *(step_details(step) for step in record.steps)])
+    title = tag("div", bold(counted(len(record.steps) + record.left_out, "step")))
+    steps = [step_details(step) for step in record.steps]
+    gap = [tag("div", muted(f"... {counted(record.left_out, 'more step')} ..."))] if record.left_out else []
+    half = len(steps) // 2
+    return joined([title, *steps[:half], *gap, *steps[half:]])
 
 
 @_body.register

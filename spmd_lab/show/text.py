@@ -118,7 +118,10 @@ def _steps(record: StepsRecord, *, full: bool = False) -> str:
         )
         for step in record.steps
     ]
-    return "\n".join([counted(len(record.steps), "step"), *align(rows)])
+    lines = align(rows)
+    half = 1 + len(record.steps) // 2
+    gap = [f"  ... {counted(record.left_out, 'more step')} ..."] if record.left_out else []
+    return "\n".join([counted(len(record.steps) + record.left_out, "step"), *lines[:half], *gap, *lines[half:]])
 
 
 def _operand_row(operand: OperandRecord) -> tuple[str, str, str, str]:

@@ -82,9 +82,10 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class StepsRecord:
-    """Several steps."""
+    """Several steps; those that are left out belong in the middle."""
 
     steps: tuple[StepRecord, ...]
+    left_out: int = 0
 
 
 @dataclass(frozen=True)

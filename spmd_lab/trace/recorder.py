@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from spmd_lab.torch_internals.fakes import is_traced_value
 from spmd_lab.torch_internals.tracebacks import CHECKPOINT, checkpoint_at_hand, next_autograd_number
+from spmd_lab.trace.cells import as_typed
 from spmd_lab.trace.rewritten import call_traceably
 from spmd_lab.trace.values import Source
 
@@ -60,7 +61,7 @@ def source_of_frame(frame: FrameType, module: str, line: int | None = None) -> S
     """The line at which a frame stands."""
     code, number = frame.f_code, line or frame.f_lineno
     text = linecache.getline(code.co_filename, number, frame.f_globals).strip()
-    return Source(code.co_filename, number, text, code.co_name, module)
+    return Source(code.co_filename, number, as_typed(text), code.co_name, module)
 
 
 class Recorder(TorchFunctionMode):

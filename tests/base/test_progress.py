@@ -221,6 +221,7 @@ def test_a_process_group_outlives_an_interrupt(monkeypatch: pytest.MonkeyPatch) 
         dist.destroy_process_group()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may come while something is freed
 @pytest.mark.parametrize("moment", range(12))
 def test_any_moment_is_one_for_an_interrupt(moment: int) -> None:
     """A timer presses Ctrl+C, wherever the work is by then."""

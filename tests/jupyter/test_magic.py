@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import spmd_lab as sl
+from spmd_lab.expand.found import Steps
 from spmd_lab.expand.propagate import _Walk
 from spmd_lab.jupyter.cell import cell_program
-from spmd_lab.jupyter.completion import completions
+from spmd_lab.prove import VerifyReport, verify
+from tests.show.html_reader import read
+from tests.show.models import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,11 +96,53 @@ def test_a_cell_shows_the_expansion_once(shell: InteractiveShell) -> None:
     assert shown.stdout == ""
 
 
-def test_verify_shows_the_proof_too(shell: InteractiveShell) -> None:
+def test_verify_shows_the_card_with_the_proof(shell: InteractiveShell) -> None:
+    line = "%spmd_expand --mesh dp=2 --batch dp --loss loss --verify -o kept model(x)"
     with capture_output() as shown:
-        shell.run_cell("%spmd_expand --mesh dp=2 --batch dp --loss loss --verify -o kept model(x)")
-    assert "every node equal on 2 ranks" in shown.stdout + "".join(str(output.data) for output in shown.outputs)
-    assert isinstance(shell.user_ns["kept"], sl.Expansion)
+        expansion = shell.run_cell(line).result
+    assert isinstance(expansion, sl.Expansion)
+    assert shell.user_ns["kept"] is expansion
+    assert expansion.report.ok
+    card = expansion.card(expansion.program.verify())
+    assert (repr(expansion), expansion._repr_html_()) == (repr(card), card._repr_html_())
+    assert "every node equal on 2 ranks" in expansion._repr_html_()
+    assert "Net on dp=2: " in shown.stdout
+    assert shown.stdout.count("every node equal on 2 ranks") == 2  # in the line of truth, and as the proof
+    assert shown.outputs == []
+
+
+def test_a_wrong_program_is_shown_as_one(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def worse(program: sl.Program, *_: object) -> VerifyReport:
+        return verify(program.rewrite(drop_a_collective))
+
+    def drop_a_collective(module: torch.fx.GraphModule) -> None:
+        node = next(node for node in module.graph.nodes if "all_reduce" in str(node.target))
+        node.replace_all_uses_with(node.args[0])
+
+    monkeypatch.setattr(sl.Program, "verify", worse)
+    expansion = expand(shell, "--mesh dp=2 --batch dp --loss loss --verify model(x)")
+    assert "WRONG" in repr(expansion)
+    assert "WRONG" in expansion._repr_html_()
+
+
+def test_a_semicolon_keeps_it_silent(shell: InteractiveShell) -> None:
+    with capture_output() as shown:
+        assert shell.run_cell("%spmd_expand -o kept model(x) --mesh dp=2 --batch dp;").success
+    assert shown.stdout == ""
+    assert layouts(shell.user_ns["kept"])["x"] == "f32[8/dp, 4]"
+
+
+@pytest.mark.parametrize("code", ["%spmd_expand --help", "%spmd_expand -h", "%%spmd_expand --help\ny = x"])
+def test_help_is_what_the_question_mark_shows(shell: InteractiveShell, code: str) -> None:
+    with capture_output() as asked:
+        shell.run_cell("%spmd_expand?")
+    with capture_output() as shown:
+        assert shell.run_cell(code).result is None
+    assert shown.stdout == asked.stdout
+    parser = shell.find_line_magic("spmd_expand").__func__.parser
+    flags = [flag for action in parser._actions for flag in action.option_strings]
+    assert len(flags) > 10
+    assert all(flag in shown.stdout for flag in flags)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +199,14 @@ def test_lines_point_into_the_cell_and_not_into_the_shell(shell: InteractiveShel
     (step,) = (step for step in expansion.steps if step.op == "aten.relu.default")
     assert step.source is not None
     assert "torch.relu(x)" in step.source.code
+
+
+def test_a_line_of_the_magic_is_told_as_it_was_typed(shell: InteractiveShell) -> None:
+    line = "kept = %spmd_expand model.q(x) --mesh dp=2 --params \"weight=o/dp 'i'\""
+    assert shell.run_cell(line.replace("'i'", "i")).success
+    (step,) = (step for step in shell.user_ns["kept"].steps if step.op == "aten.addmm.default")
+    assert step.source is not None
+    assert step.source.code == line.replace("'i'", "i")
 
 
 @pytest.mark.parametrize(
@@ -307,28 +360,58 @@ def test_what_was_expanded_before_an_error_is_shown(shell: InteractiveShell, mon
     assert "relu, forward" not in told
 
 
+def test_of_many_steps_before_an_error_the_middle_is_left_out() -> None:
+    steps = Steps(expanded(12).steps)
+    assert len(steps) > 300
+    for told in (repr(steps), read(steps._repr_html_()).text):
+        assert f"... {len(steps) - 60} more steps ..." in told
+        assert f"{len(steps)} steps" in told
+        assert steps[0].name in told
+        assert steps[-1].name in told
+    assert len(steps._repr_html_()) < 250_000
+    assert "more steps" not in repr(Steps(steps[:60]))
+
+
 @pytest.mark.parametrize(
-    ("typed", "expected"),
+    ("typed", "word", "expected"),
     [
-        ("%spmd_expand model(x) --me", ["--mesh"]),
-        ("%spmd_expand model(x) --v", ["--verify"]),
-        ("%spmd_expand model(x) --mesh dp=2,tp=2 --batch d", ["dp"]),
-        ("%spmd_expand model(x) --mesh here --batch ", ["dp", "tp"]),
-        ("%spmd_expand model(x) --mesh he", ["here"]),
-        ("%spmd_expand model(x) --pending k", ["keep"]),
-        ("%spmd_expand model(x) --params q", ["q.bias", "q.weight"]),
-        ('%spmd_expand model(x) --mesh here --params "q.weight=o/t', ["tp"]),
-        ("%spmd_expand model(x) --loss lo", ["loss"]),
-        ("%spmd_expand model(x) --mesh nonsense --batch ", []),
+        ("%spmd_expand model(x) --me", "--me", ["--mesh"]),
+        ("%spmd_expand model(x) --v", "--v", ["--verify"]),
+        ("kept = %spmd_expand --mesh here --p", "--p", ["--params", "--pending"]),
+        ("%spmd_expand model(x) --mesh dp=2,tp=2 --batch d", "d", ["dp"]),
+        ("%spmd_expand model(x) --mesh here --batch ", "", ["dp", "tp"]),
+        ("%spmd_expand model(x) --mesh he", "he", ["here"]),
+        ("%spmd_expand model(x) --pending k", "k", ["keep"]),
+        ("%spmd_expand model(x) --params q", "q", ["q.bias", "q.weight"]),
+        ('%spmd_expand model(x) --params "q.weight=o/tp i, o.w', "o.w", ["o.weight"]),
+        ('%spmd_expand model(x) --mesh here --params "q.weight=o/t', "t", ["tp"]),
+        ('%spmd_expand model(x) --mesh here --inputs "x=f32[8, 4]{sum: d', "d", ["dp"]),
+        ('%spmd_expand model(x) --inputs "', "", ["scale", "x"]),
+        ('%%spmd_expand --inputs "', "", ["x"]),
+        ("%spmd_expand model(x) --loss lo", "lo", ["loss"]),
+        ("%spmd_expand model(x, sc", "sc", ["scale="]),
+        ("%spmd_expand --verify mode", "mode", ["model", "models"]),
     ],
 )
-def test_lines_are_completed(shell: InteractiveShell, typed: str, expected: list[str]) -> None:
+def test_lines_are_completed(shell: InteractiveShell, typed: str, word: str, expected: list[str]) -> None:
+    """In the way that a notebook asks; nothing of Python stands among what fits."""
     assert shell.run_cell("here = sl.Mesh(dp=2, tp=2)").success
-    symbol = re.split(r"[\s=/\"]", typed)[-1]
-    parser = shell.find_line_magic("spmd_expand").__func__.parser
-    assert completions(typed, symbol, shell.user_ns, parser) == expected
+    with provisionalcompleter():
+        found = list(shell.Completer.completions(typed, len(typed)))
+    assert [each.text for each in found] == expected
+    assert {typed[each.start : each.end] for each in found} == {word}
 
 
-def test_the_shell_completes(shell: InteractiveShell) -> None:
-    _, found = shell.complete(None, "%spmd_expand model(x) --mes")
-    assert "--mesh" in found
+@pytest.mark.parametrize("typed", ["%spmd_expand model(x) --mesh nonsense --batch d", "model(x) --me", "%time --me"])
+def test_elsewhere_nothing_is_completed(shell: InteractiveShell, typed: str) -> None:
+    with provisionalcompleter():
+        assert not {"--mesh", "dp"} & {each.text for each in shell.Completer.completions(typed, len(typed))}
+
+
+def test_an_extension_that_is_unloaded_leaves_nothing(shell: InteractiveShell) -> None:
+    shell.run_line_magic("unload_ext", "spmd_lab")
+    assert shell.find_line_magic("spmd_expand") is None
+    assert shell.find_cell_magic("spmd_expand") is None
+    assert shell.Completer.custom_matchers == []
+    shell.run_line_magic("load_ext", "spmd_lab")
+    assert len(shell.Completer.custom_matchers) == 1
