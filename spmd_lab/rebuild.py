@@ -199,7 +199,9 @@ class _Splicer:
         self.constants: dict[str, torch.Tensor] = {}
         self.taken = {node.name for node in expansion.traced.graph_module.graph.nodes}
 
-    def step(self, step: Step, operands: Sequence[fx.Node], values: Sequence[str]) -> tuple[fx.Node | None, ...]:
+    def step(
+        self, step: Step, operands: Sequence[fx.Node], values: Sequence[str], **marks: Any
+    ) -> tuple[fx.Node | None, ...]:
         """Copy the subgraph of one step behind its operands; name its outputs after the values that they hold."""
         local: LocalGraph = self.expansion.subgraphs[step.name].at(self.coordinate)
         names = {node: _identifier(name) for node, name in zip(local.outputs, values, strict=False) if node is not None}
@@ -209,7 +211,7 @@ class _Splicer:
             args, kwargs = fx.map_arg((node.args, node.kwargs), copies.__getitem__)
             name = names.get(node) or (f"local_{node.name}" if node.name in self.taken else node.name)
             copy = self.graph.create_node(node.op, node.target, args, kwargs, name)
-            copy.meta = {**node.meta, "spmd_step": step.name, "source": step.source, "phase": step.phase}
+            copy.meta = {**node.meta, "spmd_step": step.name, "source": step.source, "phase": step.phase, **marks}
             if is_collective(copy):
                 copy.meta["spmd_collective"] = next(collectives)
             copies[node] = copy
@@ -273,7 +275,8 @@ def _splice_call(splicer: _Splicer, node: fx.Node) -> None:
     values = _names_of_parts(node) if several else [node.name]
     step = splicer.steps[node.name]
     operands = [splicer.read(each, operand) for each, operand in zip(read, step.operands, strict=True)]
-    made = splicer.step(step, operands, values)
+    marks = {key: node.meta[key] for key in ("checkpoint", "kept") if key in node.meta}
+    made = splicer.step(step, operands, values, **marks)
     if several:
         splicer.tuples[node.name] = made
     elif made and made[0] is not None:

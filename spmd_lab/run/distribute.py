@@ -58,7 +58,8 @@ def distribute(
 
     What it returns is called as the module is, with this rank's shards, and returns this rank's shards; what comes
     out replicated must be used in the same way on every rank. ``backward()`` leaves in each parameter's ``grad`` its
-    gradient, reduced already, laid out as the parameter.
+    gradient, reduced already, laid out as the parameter. What lies in a ``torch.utils.checkpoint`` is computed again in
+    it, but for what was drawn or communicated: that is kept.
 
     Parameters
     ----------

@@ -13,9 +13,8 @@ from torch import fx
 from spmd_lab.errors import RebuildError
 from spmd_lab.expand.anew import needed_by
 from spmd_lab.run.memory import lent_inputs, reduce_in_place
-from spmd_lab.streams import draw_locally
+from spmd_lab.run.recompute import draws, in_time, kept_and_recomputed
 from spmd_lab.torch_internals.boxed import take_list
-from spmd_lab.torch_internals.operators import is_operator, is_random
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -25,7 +24,7 @@ __all__ = ["Halves", "split"]
 
 @dataclass(frozen=True)
 class Halves:
-    """The forward and the backward of one rank's program; together they have every node of it once.
+    """The forward and the backward of one rank's program; together they have every node of it, checkpointed ones twice.
 
     Parameters
     ----------
@@ -56,8 +55,9 @@ def split(
     """Cut a flat program where the forward ends.
 
     The forward is what its outputs need, and its random draws, and nothing more: a value that only gradients need is
-    computed in the backward, from less that has to be kept until then. A draw is where it was in the program: later,
-    it would give other numbers, and all draws in between too.
+    computed in the backward, from less that has to be kept until then. So is, once more, what a checkpoint of the
+    user's does not keep, just before it is read. A draw is where it was in the program: later, it would give other
+    numbers, and all draws in between too. What ranks have told each other is kept.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def split(
         if node.target is operator.getitem and node.args[0] in early:
             early.add(node)  # what a node with several outputs makes exists as soon as that node has run
     early |= set(inputs) - late
-    saved = _read_from(early, program.graph, wanted)
+    saved, again = kept_and_recomputed(program.graph, early, results, wanted)
     first = _Part(program, "Forward")
     for index, node in enumerate(inputs):
         if node not in late:
@@ -110,7 +110,7 @@ def split(
     second = _Part(program, "Backward")
     for node in [*saved, *(each for each in inputs if each in late)]:
         second.take(node)
-    second.copy(node for node in program.graph.nodes if node not in early)
+    second.copy(in_time(program.graph, early, again))
     forward, backward = first.finish([*results, *saved]), second.finish(wanted)
     halves = Halves(forward, take_list(backward), len(results), lent_inputs(backward.graph))
     return _compiled(halves) if compiled else _in_place(halves)
@@ -133,25 +133,7 @@ def _compiled(halves: Halves) -> Halves:
 
 def _forward_draws(graph: fx.Graph) -> list[fx.Node]:
     """The nodes of the forward that draw random numbers, read or not."""
-    return [
-        node
-        for node in graph.nodes
-        if (node.target is draw_locally or (is_operator(node.target) and is_random(node.target)))
-        and node.meta.get("phase", "forward") == "forward"
-    ]
-
-
-def _read_from(early: set[fx.Node], graph: fx.Graph, returned: Sequence[Any]) -> list[fx.Node]:
-    """The values of the forward that the backward reads or returns, in order; constants are in both."""
-    read = {
-        value
-        for node in graph.nodes
-        if node not in early and node.op != "output"
-        for value in node.all_input_nodes
-        if value in early
-    }
-    read |= {value for value in returned if isinstance(value, fx.Node) and value in early}
-    return [node for node in graph.nodes if node in read and node.op != "get_attr"]
+    return [node for node in graph.nodes if draws(node) and node.meta.get("phase", "forward") == "forward"]
 
 
 def _refuse_late_results(tangents: set[fx.Node], program: fx.GraphModule) -> None:

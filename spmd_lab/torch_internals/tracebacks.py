@@ -16,6 +16,7 @@ __all__ = [
     "autograd_number_of",
     "checkpoint_at_hand",
     "is_backward",
+    "is_kept_by_policy",
     "next_autograd_number",
     "runs_in_autograd_node",
 ]
@@ -38,6 +39,12 @@ def autograd_number_of(node: fx.Node) -> int | None:
 def is_backward(node: fx.Node) -> bool:
     """Whether a traced node was made after the backward began."""
     return node.meta.get("partitioner_tag") == "is_backward"
+
+
+def is_kept_by_policy(node: fx.Node) -> bool:
+    """Whether a selective checkpoint says that a traced node is not computed again."""
+    policy = checkpoint.CheckpointPolicy
+    return node.meta.get("recompute") in (policy.MUST_SAVE, policy.PREFER_SAVE)
 
 
 def runs_in_autograd_node(node: fx.Node) -> bool:

@@ -66,12 +66,12 @@ def named(export: Export, joint: JointGraph, *, open_loss: bool = False) -> Trac
         values=tuple(values),
         reference=_reference(export, kept, tangents, [value for _, value in outputs]),
         structure=_structure(export.returned),
-        notes=tuple(_not_recomputed(source) for source in export.recorder.checkpoints),
+        notes=tuple(_recomputed_elsewhere(source) for source in export.recorder.checkpoints),
     )
 
 
-def _not_recomputed(source: Source) -> str:
-    return f"nothing is recomputed: all that the backward reads of the checkpoint at {source.place} is kept"
+def _recomputed_elsewhere(source: Source) -> str:
+    return f"the checkpoint at {source.place} is recomputed by sl.distribute, and kept where one graph runs as a whole"
 
 
 def _constant_tangents(joint: JointGraph, open_loss: bool) -> dict[ExportedValue, float]:

@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from bisect import bisect_right
 from contextlib import contextmanager
+from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import CodeType, FrameType
 
-__all__ = ["KEY", "Recorder", "is_user_code", "source_of_frame", "user_frame"]
+__all__ = ["KEY", "REGION", "Recorder", "is_user_code", "source_of_frame", "user_frame"]
 
 KEY = "spmd_lab_source"
 """Where a traced node's ``meta["custom"]`` holds the index of its line."""
+REGION = "spmd_lab_region"
+"""Likewise the number of the checkpoint that it is in, if it is in one."""
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -87,6 +90,8 @@ class Recorder(TorchFunctionMode):
         self.sources: list[Source] = []
         self.checkpoints: dict[Source, None] = {}
         self._checkpoint: object = None
+        self._outermost: FrameType | None = None
+        self._regions = 0
         self._paths = paths
         self._adopt = adopt
         self._check = check
@@ -103,8 +108,8 @@ class Recorder(TorchFunctionMode):
         kwargs = {name: self._exchanged(value, frame) for name, value in kwargs.items()} if kwargs else {}
         line = self._line(frame)
         self._check(func, args, kwargs, frame)
-        self._note_checkpoint()
-        fx_traceback.get_current_meta()["custom"] = {KEY: line}
+        region = {REGION: self._regions} if self._is_in_checkpoint() else {}
+        fx_traceback.get_current_meta()["custom"] = {KEY: line, **region}
         try:
             return call_traceably(func, args, kwargs)
         finally:
@@ -121,18 +126,22 @@ class Recorder(TorchFunctionMode):
             self.sources.append(source_of_frame(frame, module))
         return line
 
-    def _note_checkpoint(self) -> None:
-        """Remember the line that asked for a checkpoint, where the program has entered one."""
+    def _is_in_checkpoint(self) -> bool:
+        """Whether the program is in a checkpoint; where it has just entered one, count it and remember the line.
+
+        A checkpoint inside of another belongs to it: the outer one computes all of it again.
+        """
         found = checkpoint_at_hand()
-        if found is None or found is self._checkpoint:
-            return
+        if found is not None and found is not self._checkpoint:
+            frames = [each for each, _ in walk_stack(sys._getframe(1)) if each.f_code is CHECKPOINT]  # noqa: SLF001
+            caller = user_frame(frames[0]) if frames else None
+            if caller is not None:
+                self.checkpoints[source_of_frame(caller, "")] = None
+            if not frames or frames[-1] is not self._outermost:
+                self._regions += 1
+            self._outermost = frames[-1] if frames else None
         self._checkpoint = found
-        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
-        while frame is not None and frame.f_code is not CHECKPOINT:
-            frame = frame.f_back
-        caller = user_frame(frame)
-        if caller is not None:
-            self.checkpoints[source_of_frame(caller, "")] = None
+        return found is not None
 
     def _note(self, line: int) -> None:
         """Remember which autograd nodes this line has made."""
@@ -169,6 +178,7 @@ class Recorder(TorchFunctionMode):
             enter.remove()
             leave.remove()
             self._stack.clear()
+            self._outermost = None
 
     def _enter(self, module: torch.nn.Module, _: Any) -> None:
         self._stack.append(self._paths.get(id(module), self._stack[-1] if self._stack else ""))

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spmd_lab.torch_internals.tracebacks import autograd_number_of, is_backward, runs_in_autograd_node
-from spmd_lab.trace.recorder import KEY
+from spmd_lab.torch_internals.tracebacks import (
+    autograd_number_of,
+    is_backward,
+    is_kept_by_policy,
+    runs_in_autograd_node,
+)
+from spmd_lab.trace.recorder import KEY, REGION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +24,7 @@ __all__ = ["attribute"]
 
 
 def attribute(graph: fx.Graph, origin: Mapping[fx.Node, fx.Node], recorder: Recorder) -> None:
-    """Leave ``val``, ``source`` and ``phase`` in the meta of every node of a copied graph, and nothing else.
+    """Leave in the meta of every node of a copied graph what `TracedGraph` says of it, and nothing else.
 
     A forward node has the line that was running. A backward node has the line that made the autograd node it runs
     in. Between autograd nodes gradients are added up: such a node has the line of the value that it adds. What has no
@@ -35,6 +40,9 @@ def attribute(graph: fx.Graph, origin: Mapping[fx.Node, fx.Node], recorder: Reco
         backward = backward or (old is None) or is_backward(old)
         lines[node] = _own_line(old, backward, recorder) or _line_of_arguments(node, lines)
         node.meta = {"val": node.meta.get("val"), "phase": "backward" if backward else "forward"}
+        if old is not None and not backward and REGION in old.meta.get("custom", ()):
+            node.meta["checkpoint"] = old.meta["custom"][REGION]
+            node.meta |= {"kept": True} if is_kept_by_policy(old) else {}
     _fill_from_users(graph, lines)
     for node, source in lines.items():
         node.meta["source"] = source

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +35,8 @@ def trace(
 
     Nothing is computed and no memory is used: every tensor is stood for by a fake one. Tensors and modules that
     ``fn`` or ``loss`` close over become named inputs and parameters. The user's module, its hooks and the random
-    state are left as they were. A value that the program would recompute in the backward (``torch.utils.checkpoint``)
-    is kept instead: a warning says so, and `TracedGraph.notes`.
+    state are left as they were. What lies in a ``torch.utils.checkpoint`` is marked, and `TracedGraph.notes` tells of
+    it: `sl.distribute` computes it again in the backward, a graph that runs as a whole keeps it.
 
     Parameters
     ----------
@@ -126,10 +125,7 @@ def _traced(
         except MoreTensorsError as more:
             export = Export(gather(fn, args, dict(kwargs or {}), loss, more.found), backward, done, adopts=False)
             joint = exported(export)
-        traced = named(export, joint, open_loss=open_loss)
-    for note in traced.notes:
-        warnings.warn(f"{traced.name}: {note}", stacklevel=3)
-    return traced
+        return named(export, joint, open_loss=open_loss)
 
 
 def _as_written(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -161,7 +161,8 @@ class TracedGraph(Drawn):
         What was traced: the class of the module or the name of the function.
     graph_module : torch.fx.GraphModule
         Flat: one placeholder per input, a tuple of outputs. Every op node carries ``meta["source"]`` (a `Source`),
-        ``meta["phase"]`` and ``meta["val"]`` (fake tensors of global shape).
+        ``meta["phase"]`` and ``meta["val"]`` (fake tensors of global shape). Inside a ``torch.utils.checkpoint`` it has
+        the number of that, ``meta["checkpoint"]``, and ``meta["kept"]`` where a policy says not to compute it again.
     inputs, outputs : tuple
         In the order of the graph's placeholders and of its output.
     values : tuple of torch.Tensor
@@ -171,8 +172,8 @@ class TracedGraph(Drawn):
     structure : Structure or None
         How to put the flat outputs together again.
     notes : tuple of str
-        What of the user's program is not in the graph, in sentences: activation checkpointing promises less memory,
-        by recomputing in the backward; the graph has neither.
+        What of the user's program the graph does not show, in sentences: activation checkpointing promises less memory,
+        by recomputing in the backward.
     """
 
     name: str

@@ -46,7 +46,6 @@ def expanded(traced: sl.TracedGraph, specimen: Specimen, mesh: sl.Mesh, **option
     return sl.expand(traced, mesh, params=rules, batch=specimen.batch_along("dp"), **options)
 
 
-@pytest.mark.filterwarnings("ignore:.*nothing is recomputed")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_is_equal_however_it_is_divided(name: str) -> None:
     specimen = PROGRAMS[name]()
@@ -109,36 +108,29 @@ print([str(node.target) for node in sl.load(sys.argv[1]).for_rank(0).graph.nodes
     assert said.stdout.strip() == "['spmd_lab_composite.centre_functional.default']"
 
 
-# --- promises that a trace does not keep --------------------------------------------------------
+# --- promises that a program of one graph does not keep ------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "module"), [("checkpointed", Checkpointed), ("checkpointed_sequence", CheckpointedSequence)]
 )
-def test_recomputation_is_said_to_be_void(name: str, module: type[nn.Module]) -> None:
-    specimen = PROGRAMS[name]()
-    with pytest.warns(UserWarning, match="nothing is recomputed") as caught:
-        traced = specimen.trace()
+def test_it_is_said_where_checkpoints_are_recomputed(name: str, module: type[nn.Module]) -> None:
+    traced = PROGRAMS[name]().trace()
     place = f"composite.py:{module.forward.__code__.co_firstlineno + 1}"
-    note = f"nothing is recomputed: all that the backward reads of the checkpoint at {place} is kept"
-    assert traced.notes == (note,)
-    assert [str(each.message) for each in caught] == [f"{traced.name}: {note}"]
+    (note,) = traced.notes
+    assert note == f"the checkpoint at {place} is recomputed by sl.distribute, and kept where one graph runs as a whole"
     assert note in repr(traced)
     assert note in traced._repr_html_()
 
 
-def test_selected_recomputation_is_void_too_and_each_place_is_named_once() -> None:
+def test_each_place_is_named_once() -> None:
     class Twice(Mlp):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             for _ in range(2):
-                x = checkpoint.checkpoint(super().forward, x, use_reentrant=False, context_fn=self.context)
+                x = checkpoint.checkpoint(super().forward, x, use_reentrant=False)
             return x
 
-        def context(self) -> Any:
-            return checkpoint.create_selective_checkpoint_contexts([torch.ops.aten.addmm.default])
-
-    with pytest.warns(UserWarning, match="nothing is recomputed"):
-        assert len(sl.trace(Twice(), torch.randn(5, WIDTH)).notes) == 1
+    assert len(sl.trace(Twice(), torch.randn(5, WIDTH)).notes) == 1
 
 
 def test_a_program_without_checkpoints_has_no_notes() -> None:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.tensor import Shard
+from torch.utils.checkpoint import checkpoint
 
 import spmd_lab as sl
 from tests.run.on_rank import close, mine, states_equal, trained, trained_by_ddp, whole_of
@@ -371,6 +372,26 @@ def let_go() -> None:
             alone.first = alone.widen
         for rows in (8, 4):
             close(distributed(mine(x[:rows])).detach(), mine(alone(x[:rows])).detach(), "out")
+
+
+def checkpointed() -> None:
+    """What is computed again in the backward has the masks and the messages of the forward."""
+
+    class Checkpointed(Dropping):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(super().forward, x, use_reentrant=False)
+
+    model = Checkpointed().double()
+    x = torch.randn(6, 6).double()
+    divided = sl.colwise("up", axis="tp") | sl.rowwise("down", axis="tp")
+    mesh = sl.Mesh(tp=dist.get_world_size())
+    torch.manual_seed(11)
+    distributed = sl.distribute(model, mesh, example=x, params=divided)
+    outs = _three_steps(distributed, x)
+    torch.manual_seed(11)
+    for found, expected in zip(outs, _three_steps(model, x), strict=True):
+        close(found, expected, "out")
+    states_equal(distributed, model)
 
 
 def compiled(axis: str) -> None:

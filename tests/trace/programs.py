@@ -90,7 +90,7 @@ def check(traced: TracedGraph) -> TracedGraph:
     assert [tuple(node.meta["val"].shape) for node in placeholders] == [each.global_shape for each in traced.inputs]
     assert len(set(names(traced))) == len(traced.inputs) == len(traced.values)
     for node in graph.nodes:
-        assert set(node.meta) <= {"val", "source", "phase"}
+        assert set(node.meta) <= {"val", "source", "phase", "checkpoint", "kept"}
         if node.op == "call_function":
             assert node.meta["source"] is not None, node
             assert node.meta["phase"] in ("forward", "backward")
