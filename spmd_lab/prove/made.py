@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Made", "value_of"]
 
-_SAMPLES = 2
-_MANY = 1000
-"""So many elements say from one sample how much they usually move."""
+_MANY, _FEW = 1000, 10
+"""So many elements say from one sample how much they usually move; so few, and fewer, may all stand still by chance."""
 
 
 @dataclass
@@ -58,8 +57,9 @@ class Made:
     def samples(self) -> list[Any]:
         """What comes out of shaken operands, a few times over."""
         if self._samples is None:
-            few = 1 if isinstance(self.value, torch.Tensor) and self.value.numel() >= _MANY else _SAMPLES
-            self._samples = [found for _ in range(few) if (found := self._shaken()) is not None]
+            count = self.value.numel() if isinstance(self.value, torch.Tensor) else _FEW
+            times = 1 if count >= _MANY else 2 if count >= _FEW else 4
+            self._samples = [found for _ in range(times) if (found := self._shaken()) is not None]
         return self._samples
 
     def _shaken(self) -> Any:

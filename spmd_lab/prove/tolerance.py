@@ -76,8 +76,8 @@ class Shaker:
         dtype = value.dtype.to_real()
         row = self._factors.get((dtype, value.device))
         if row is None or row.numel() < count + spare:
-            coins = torch.randint(0, 2, (count + spare,), generator=self._generator, dtype=torch.int8).double()
-            row = (1 - (coins + 0.5) * (_SHAKE * torch.finfo(dtype).eps)).to(dtype).to(value.device)
+            units = torch.randint(-2, 3, (count + spare,), generator=self._generator, dtype=torch.int8).double()
+            row = (1 - (_SHAKE + units) * torch.finfo(dtype).eps).to(dtype).to(value.device)
             self._factors[dtype, value.device] = row
         start = int(torch.randint(0, spare, (), generator=self._generator))
         return row[start : start + count].view(value.shape)

@@ -34,7 +34,9 @@ def plan_window(call: OpCall) -> Plan:
     (result,) = call.results
     assert result is not None
     ways = [
-        Way((Shard(before),), (Shard(after),)) for before, after in _THROUGH[call.op](call, len(layout.global_shape))
+        Way((Shard(before),), (Shard(after),))
+        for before, after in _THROUGH[call.op](call, len(layout.global_shape))
+        if layout.global_shape[before] == result.shape[after]  # else it is stretched
     ]
     pending = [Way((kind,), (kind,)) for kind in (Partial("sum"), Partial("avg"))]
     plan = choose_ways(call, [*ways, *pending], any_order=True)

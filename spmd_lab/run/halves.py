@@ -13,11 +13,11 @@ from torch import fx
 from spmd_lab.errors import RebuildError
 from spmd_lab.expand.anew import needed_by
 from spmd_lab.run.memory import lent_inputs, reduce_in_place
-from spmd_lab.run.recompute import draws, in_time, kept_and_recomputed
+from spmd_lab.run.recompute import draws, in_time, recomputed
 from spmd_lab.torch_internals.boxed import take_list
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 __all__ = ["Halves", "split"]
 
@@ -101,17 +101,17 @@ def split(
         if node.target is operator.getitem and node.args[0] in early:
             early.add(node)  # what a node with several outputs makes exists as soon as that node has run
     early |= set(inputs) - late
-    saved, again = kept_and_recomputed(program.graph, early, results, wanted)
+    found = recomputed(program.graph, early, results, wanted)
     first = _Part(program, "Forward")
     for index, node in enumerate(inputs):
         if node not in late:
             first.take(node, private=index in written)
     first.copy(node for node in program.graph.nodes if node in early)
-    second = _Part(program, "Backward")
-    for node in [*saved, *(each for each in inputs if each in late)]:
+    second = _Part(program, "Backward", found.instead)
+    for node in [*found.kept, *(each for each in inputs if each in late)]:
         second.take(node)
-    second.copy(in_time(program.graph, early, again))
-    forward, backward = first.finish([*results, *saved]), second.finish(wanted)
+    second.copy(in_time(program.graph, early, found))
+    forward, backward = first.finish([*results, *found.kept]), second.finish(wanted)
     halves = Halves(forward, take_list(backward), len(results), lent_inputs(backward.graph))
     return _compiled(halves) if compiled else _in_place(halves)
 
@@ -145,8 +145,9 @@ def _refuse_late_results(tangents: set[fx.Node], program: fx.GraphModule) -> Non
 class _Part:
     """One half in the making."""
 
-    def __init__(self, program: fx.GraphModule, name: str) -> None:
+    def __init__(self, program: fx.GraphModule, name: str, instead: Mapping[fx.Node, fx.Node] | None = None) -> None:
         self._program = program
+        self._instead = instead or {}
         self._name = f"{type(program).__name__}{name}"
         self._graph = fx.Graph()
         self._made: dict[fx.Node, fx.Node] = {}
@@ -166,6 +167,7 @@ class _Part:
                 self._made[node] = self._graph.node_copy(node, self._new)
 
     def _new(self, node: fx.Node) -> fx.Node:
+        node = self._instead.get(node, node)
         if node not in self._made and node.op == "get_attr":
             self._made[node] = self._graph.node_copy(node)
         return self._made[node]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import fx
 
@@ -14,15 +14,29 @@ from spmd_lab.torch_internals.operators import is_operator, is_random
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["draws", "in_time", "kept_and_recomputed"]
+__all__ = ["Recomputed", "draws", "in_time", "recomputed"]
 
 
-def kept_and_recomputed(
-    graph: fx.Graph, early: set[fx.Node], results: Sequence[Any], wanted: Sequence[Any]
-) -> tuple[list[fx.Node], set[fx.Node]]:
-    """The values of the forward that the backward takes over, in order, and those that it computes once more.
+class Recomputed(NamedTuple):
+    """What becomes of the values that the backward reads of the forward.
 
-    Constants are in both halves.
+    Parameters
+    ----------
+    kept : list of fx.Node
+        Those that are saved for it, in order; constants are in both halves.
+    again : set of fx.Node
+        What it computes once more.
+    instead : dict of fx.Node to fx.Node
+        What it has anyhow, of what is computed once more from something else: a parameter that it gathers itself.
+    """
+
+    kept: list[fx.Node]
+    again: set[fx.Node]
+    instead: dict[fx.Node, fx.Node]
+
+
+def recomputed(graph: fx.Graph, early: set[fx.Node], results: Sequence[Any], wanted: Sequence[Any]) -> Recomputed:
+    """Decide what the backward takes over from the forward, and what it computes once more.
 
     Parameters
     ----------
@@ -34,16 +48,25 @@ def kept_and_recomputed(
     late = (node for node in graph.nodes if node not in early and node.op != "output")
     read = _nodes(wanted).union(*(node.all_input_nodes for node in late))
     waiting = [value for value in read if value in early]
-    cheap = _recomputable(graph, early, results)
+    repeatable, instead = _recomputable(graph, early, results), _gathered_again(graph, early)
     kept, again = set[fx.Node](), set[fx.Node]()
     while waiting:
         node = waiting.pop()
-        if node not in cheap:
-            kept.add(node)
-        elif node not in again:
+        if node in again or node in instead:
+            continue
+        if node in repeatable:
             again.add(node)
             waiting.extend(node.all_input_nodes)
-    return [node for node in graph.nodes if node in kept and node.op != "get_attr"], again
+        else:
+            kept.add(node)
+    return Recomputed([node for node in graph.nodes if node in kept and node.op != "get_attr"], again, instead)
+
+
+def _gathered_again(graph: fx.Graph, early: set[fx.Node]) -> dict[fx.Node, fx.Node]:
+    """Each parameter that is gathered in the forward, and the same one, gathered in the backward."""
+    holders = {str(node.meta["spmd_value"]): node for node in graph.nodes if "spmd_value" in node.meta}
+    again = {name: node for name, node in holders.items() if name.startswith("regather:") and node not in early}
+    return {holders[first]: node for name, node in again.items() if (first := name.removeprefix("re")) in holders}
 
 
 def _recomputable(graph: fx.Graph, early: set[fx.Node], results: Sequence[Any]) -> set[fx.Node]:
@@ -77,22 +100,22 @@ def _nodes(values: Sequence[Any]) -> set[fx.Node]:
     return {value for value in values if isinstance(value, fx.Node)}
 
 
-def in_time(graph: fx.Graph, early: set[fx.Node], again: set[fx.Node]) -> Iterator[fx.Node]:
-    """The nodes of the backward, in order, each behind what has to be computed once more for it."""
-    made: set[fx.Node] = set()
-    order = {node: place for place, node in enumerate(graph.nodes)}
-    for node in graph.nodes:
-        if node in early:
-            continue
-        missing, waiting = set[fx.Node](), list(node.all_input_nodes)
+def in_time(graph: fx.Graph, early: set[fx.Node], found: Recomputed) -> Iterator[fx.Node]:
+    """The nodes of the backward, in order, each behind what it needs: what is computed once more, in time for it."""
+    made = early - found.again
+    for last in graph.nodes:
+        waiting = [] if last in early else [last]
         while waiting:
-            value = waiting.pop()
-            if value in again and value not in made | missing:
-                missing.add(value)
-                waiting.extend(value.all_input_nodes)
-        yield from sorted(missing, key=order.__getitem__)
-        yield node
-        made |= missing
+            node = waiting[-1]
+            needs = [found.instead.get(each, each) for each in node.all_input_nodes]
+            missing = [each for each in needs if each not in made]
+            if missing:
+                waiting.extend(missing)
+                continue
+            waiting.pop()
+            if node not in made:
+                made.add(node)
+                yield node
 
 
 def draws(node: fx.Node) -> bool:

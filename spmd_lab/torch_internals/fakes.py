@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
-    "CountedFakeTensorMode",
     "DataDependence",
     "FakeTensorMode",
+    "counted_mode",
     "data_dependence",
     "fake_like",
     "is_fake",
@@ -58,23 +58,21 @@ def is_traced_value(value: object) -> bool:
     )
 
 
-class CountedFakeTensorMode(FakeTensorMode):
-    """Fake tensors, and word of each operator that runs on them.
+def counted_mode(done: Callable[[], None]) -> FakeTensorMode:
+    """Fake tensors, and a call of ``done`` after each operator that runs on them.
 
-    Parameters
-    ----------
-    done : callable
-        Is called after each.
+    Branches, loops and operators that write know what to do by the very type of a mode: it has none of its own.
     """
+    mode = FakeTensorMode()
+    dispatch = mode.dispatch
 
-    def __init__(self, done: Callable[[], None]) -> None:
-        super().__init__()
-        self._done = done
-
-    def __torch_dispatch__(self, *call: Any) -> Any:
-        made = super().__torch_dispatch__(*call)
-        self._done()
+    def counted(*call: Any) -> Any:
+        made = dispatch(*call)
+        done()
         return made
+
+    mode.dispatch = counted  # type: ignore[method-assign, assignment]
+    return mode
 
 
 def fake_like(mode: FakeTensorMode, tensor: torch.Tensor, device: torch.device, requires_grad: bool) -> torch.Tensor:

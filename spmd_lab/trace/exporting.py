@@ -13,7 +13,7 @@ from spmd_lab.errors import SpmdLabError
 from spmd_lab.torch_internals.checks import checks_answered
 from spmd_lab.torch_internals.export import JointGraph, export_joint, said_to_be_traced
 from spmd_lab.torch_internals.fakes import (
-    CountedFakeTensorMode,
+    counted_mode,
     fake_like,
     is_fake,
     is_fake_of,
@@ -52,7 +52,7 @@ class Export(nn.Module):
     def __init__(self, program: UserProgram, backward: bool, done: Callable[[], None], adopts: bool = True) -> None:
         super().__init__()
         self._program = (program,)
-        self.mode = CountedFakeTensorMode(done)
+        self.mode = counted_mode(done)
         self.differentiated = tuple(
             index for index, slot in enumerate(program.slots) if backward and slot.value.requires_grad
         )

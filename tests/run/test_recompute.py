@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
+from torch.distributed.tensor import Shard
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import spmd_lab as sl
@@ -64,9 +65,9 @@ class Stack(nn.Module):
         return x
 
 
-def program_of(module: nn.Module, mesh: sl.Mesh) -> sl.Program:
+def program_of(module: nn.Module, mesh: sl.Mesh, **options: Any) -> sl.Program:
     rules = sl.colwise("**.up", axis="tp") | sl.rowwise("**.down", axis="tp") if "tp" in mesh.axes else {}
-    expansion = sl.spmd_expand(module, torch.randn(ROWS, WIDTH), mesh=mesh, batch="dp", params=rules)
+    expansion = sl.spmd_expand(module, torch.randn(ROWS, WIDTH), mesh=mesh, batch="dp", params=rules, **options)
     return expansion.program.rewrite("lean", "share", "overlap", "bucket")
 
 
@@ -92,11 +93,10 @@ def test_of_a_checkpoint_only_that_is_kept_which_is_not_computed_again(run: str,
 
 def test_a_block_is_computed_again_when_the_backward_comes_to_it() -> None:
     halves = halves_of(program_of(Stack("checkpointed"), sl.Mesh(dp=2, tp=2)))
-    regions = [node.meta["checkpoint"] for node in halves.backward.graph.nodes if "checkpoint" in node.meta]
     copied = [node for node in halves.backward.graph.nodes if "checkpoint" in node.meta and node.op == "call_function"]
     assert len(copied) > DEPTH
     order = list(dict.fromkeys(node.meta["checkpoint"] for node in copied))
-    assert len(set(regions)) == DEPTH
+    assert len(order) == DEPTH
     assert order == sorted(order, reverse=True)
 
 
@@ -125,5 +125,15 @@ def test_a_trace_marks_checkpoints_and_says_who_keeps_the_promise() -> None:
     assert "recomputed by sl.distribute" in repr(traced)
 
 
-def test_a_module_with_checkpoints_trains_on_ranks(two_ranks: RankPool) -> None:
-    two_ranks.run(cases.checkpointed)
+def test_what_is_computed_again_reads_the_parameters_that_the_backward_gathers() -> None:
+    program = program_of(Stack("checkpointed"), sl.Mesh(dp=4), stored={"**.weight": [Shard(0)]})
+    halves = halves_of(program)
+    assert len(saved(halves)) == KEPT["checkpointed"] * DEPTH
+    again = operators(halves.forward) + operators(halves.backward) - operators(program.graph_module)
+    assert again["aten.addmm.default"] == DEPTH
+    assert not any("c10d" in each for each in again)
+
+
+@pytest.mark.parametrize("axis", ["dp", "tp"])
+def test_a_module_with_checkpoints_trains_on_ranks(two_ranks: RankPool, axis: str) -> None:
+    two_ranks.run(cases.checkpointed, axis)

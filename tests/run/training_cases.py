@@ -374,7 +374,7 @@ def let_go() -> None:
             close(distributed(mine(x[:rows])).detach(), mine(alone(x[:rows])).detach(), "out")
 
 
-def checkpointed() -> None:
+def checkpointed(axis: str) -> None:
     """What is computed again in the backward has the masks and the messages of the forward."""
 
     class Checkpointed(Dropping):
@@ -384,13 +384,14 @@ def checkpointed() -> None:
     model = Checkpointed().double()
     x = torch.randn(6, 6).double()
     divided = sl.colwise("up", axis="tp") | sl.rowwise("down", axis="tp")
-    mesh = sl.Mesh(tp=dist.get_world_size())
+    placing = {"dp": {"batch": "dp", "stored": {"*.weight": [Shard(0)]}}, "tp": {"params": divided}}[axis]
+    part = mine if axis == "dp" else torch.Tensor.clone
     torch.manual_seed(11)
-    distributed = sl.distribute(model, mesh, example=x, params=divided)
-    outs = _three_steps(distributed, x)
+    distributed = sl.distribute(model, sl.Mesh(**{axis: dist.get_world_size()}), example=x, **placing)
+    outs = _three_steps(distributed, part(x))
     torch.manual_seed(11)
     for found, expected in zip(outs, _three_steps(model, x), strict=True):
-        close(found, expected, "out")
+        close(found, part(expected), "out")
     states_equal(distributed, model)
 
 
