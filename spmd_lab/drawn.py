@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     import networkx
 
+    from spmd_lab.rebuild import Program
     from spmd_lab.show.picture import Picture
 
 __all__ = ["Drawn"]
@@ -19,35 +20,67 @@ class Drawn:
     """A value that is a graph: a trace, the dispatch subgraph of a step, or what rank 0 runs of a program."""
 
     def draw(
-        self, depth: int | None = None, around: str | None = None, hops: int = 1, only: str | None = None
+        self,
+        depth: int | None = None,
+        around: str | None = None,
+        hops: int = 1,
+        only: str | None = None,
+        once: bool = True,
+        beside: Program | None = None,
     ) -> Picture:
-        """The graph as a picture; by modules where it has more than 300 nodes.
+        """The graph as a picture: the forward downward, the backward upward beside it, a box around each module.
+
+        Colours are axes, and shapes are collectives. Where it would have more than 300 nodes, modules are closed, the
+        innermost first; the picture says how many nodes are hidden.
 
         Parameters
         ----------
         depth : int, optional
-            Draw modules instead of nodes, those of so many names in their paths.
+            Close modules: 1 draws the outermost ones without what is in them, 2 those that are in these.
         around : str, optional
-            Draw this node and those that are at most ``hops`` edges away.
+            Draw this node and those that are at most ``hops`` edges away. A step is meant by its name, too.
         hops : int
             See ``around``.
         only : "collectives", optional
             Draw nothing else; an edge says that what one gives reaches the next.
+        once : bool
+            Whether modules that repeat, as the blocks of a transformer do, are drawn once ("× 12").
+        beside : Program, optional
+            For a trace: where its nodes stand is where they stand in the picture of this program, of the same part,
+            so that the two can be read side by side.
 
         Returns
         -------
         Picture
             It shows itself; ``save`` writes it as SVG, ``figure`` gives a figure of matplotlib.
+
+        Raises
+        ------
+        ArgumentError
+            If there is no such node or part, or ``beside`` is of another trace.
+
+        Examples
+        --------
+        >>> import torch, spmd_lab as sl
+        >>> expansion = sl.spmd_expand(lambda x: x.relu().sum(), torch.ones(4, 4), mesh=sl.Mesh(dp=2), batch="dp")
+        >>> expansion.program.draw()
+        <Picture: the program of rank 0 of <lambda>: 4 nodes>
+        >>> expansion.traced.draw(beside=expansion.program)
+        <Picture: the traced graph of <lambda>: 2 operators>
         """
         from spmd_lab.records import draw
 
-        return draw(self, depth, around, hops, only)
+        return draw(self, depth, around, hops, only, once, beside)
 
     def to_networkx(self) -> networkx.DiGraph[str]:
         """The graph for networkx; its nodes have kind, op, phase, module, line, step, value, layout, axis, bytes."""
         from spmd_lab.records import networkx_of
 
         return networkx_of(self)
+
+    def to_svg(self, path: str | os.PathLike[str]) -> Path:
+        """Write the picture of the graph as SVG; that of a part of it is saved by ``draw(...).save(path)``."""
+        return self.draw().save(path)
 
     def to_dot(self, path: str | os.PathLike[str]) -> Path:
         """Write the graph in the language of Graphviz."""

@@ -256,6 +256,14 @@ class Expansion:
 
         return save_page(self, path, report)
 
+    def to_svg(self, path: str | os.PathLike[str]) -> Path:
+        """Write the picture of the program that each rank runs as SVG: that of ``expansion.program.draw()``."""
+        return self.program.to_svg(path)
+
+    def to_dot(self, path: str | os.PathLike[str]) -> Path:
+        """Write the program that each rank runs in the language of Graphviz: see `Drawn.to_networkx`."""
+        return self.program.to_dot(path)
+
     def to_json(self, path: str | os.PathLike[str]) -> Path:
         """Write the expansion as JSON.
 
@@ -265,7 +273,7 @@ class Expansion:
         (``name``, ``have``, ``need``, ``moves``: ``kind``, ``axis``, ``before``, ``after``), ``outputs`` (layouts; null
         for what is no tensor), ``collectives`` (``kind``, ``axes``, ``group_size``, ``reduce_op``, ``payload_bytes``,
         ``sent_bytes_per_rank``, ``operand``, ``have``, ``need``), and ``fallback`` (text or null). Layouts are text in
-        the notation, which `Layout.parse` reads.
+        the notation, which `Layout.parse` reads. `spmd_lab.records.json_schema.SCHEMA` says the same as a JSON Schema.
 
         Raises
         ------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from spmd_lab.prove.peek import peek
 from spmd_lab.records.adapter import adapt, adapt_briefly
 from spmd_lab.records.as_json import json_of
-from spmd_lab.records.drawing import selected
+from spmd_lab.records.drawing import Part, drawing
 from spmd_lab.records.expansions import expansion_record
 from spmd_lab.records.films import film_record
 from spmd_lab.records.grids import change_record, grid_record
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from spmd_lab.expand.values import Redistribution
     from spmd_lab.layout import Layout
     from spmd_lab.prove import VerifyReport
+    from spmd_lab.rebuild import Program
     from spmd_lab.records.adapter import Shown
     from spmd_lab.show.film_records import FilmRecord
     from spmd_lab.show.picture import Picture
@@ -72,9 +73,11 @@ def draw(
     around: str | None = None,
     hops: int = 1,
     only: str | None = None,
+    once: bool = True,
+    beside: Program | None = None,
 ) -> Picture:
     """The picture of a graph, or of a part of it."""
-    return picture(selected(value, depth, around, hops, only))
+    return picture(drawing(value, Part(depth, around, hops, only, once), beside))
 
 
 def save_json(expansion: Expansion, path: str | os.PathLike[str]) -> Path:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spmd_lab.records.code import collective_axis, global_comment, is_collective, op_name
 from spmd_lab.records.layouts import layout_record
-from spmd_lab.show.part_records import EdgeRecord, GraphRecord, NodeRecord
+from spmd_lab.show.graph_records import EdgeRecord, GraphRecord, NodeRecord
 from spmd_lab.show.sentences import short_op
 from spmd_lab.show.units import bytes_text, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from torch import fx
 
     from spmd_lab.expand.values import Step
     from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["KINDS", "read_from", "step_graph_record", "traced_graph_record"]
+__all__ = ["KINDS", "inputs_of", "output_records", "read_from", "step_graph_record", "traced_graph_record"]
 
 # --- the dispatch subgraph of a step ------------------------------------------------------------
 
@@ -67,7 +68,7 @@ def _step_node(step: Step, merged: dict[fx.Node, fx.Node], node: fx.Node) -> Nod
     names = [short_op(op_name(member.target)) for member in members if not _is_reading(member)]
     if _is_local_move(node):
         return NodeRecord(node.name, "local", (", ".join(dict.fromkeys(names)),))
-    return NodeRecord(node.name, "op", tuple(names))
+    return NodeRecord(node.name, "op", tuple(names), backward=step.phase == "backward")
 
 
 def _operand_node(step: Step, node: fx.Node, position: int) -> NodeRecord:
@@ -132,37 +133,77 @@ def _distinct(edges: Iterable[EdgeRecord]) -> tuple[EdgeRecord, ...]:
 def traced_graph_record(traced: TracedGraph) -> GraphRecord:
     """Every node."""
     nodes = list(traced.graph_module.graph.nodes)
-    titles = {found.node: found.name for found in traced.inputs}
+    inputs = inputs_of(traced, nodes)
     heads = {node: read_from(node) for node in nodes if node.op != "output"}
-    records = [_traced_node(traced, node, titles) for node, head in heads.items() if head is node]
-    outputs, ends = _traced_outputs(traced, nodes[-1], heads)
-    phases = {head.name: traced.phase(head) for head in heads.values()}
+    drawn = {node.name: node for node, head in heads.items() if head is node}
+    records = [
+        NodeRecord(name, "operand", (inputs[node].name, global_comment(node)), module=inputs[node].module)
+        if node in inputs
+        else _traced_node(traced, node)
+        for name, node in drawn.items()
+    ]
+    outputs, ends = output_records(traced, nodes[-1], heads)
+    backward = {node.key for node in (*records, *outputs) if node.backward}
     edges = [
-        EdgeRecord(edge.tail, edge.head, far=phases[edge.tail] == "forward" and phases[edge.head] == "backward")
-        for edge in _edges(heads, heads)
+        EdgeRecord(edge.tail, edge.head, far=edge.head in backward and edge.tail not in backward)
+        for edge in (*_edges(heads, heads), *ends)
     ]
     alt = f"the traced graph of {traced.name}: {counted(len(traced.op_nodes), 'operator')}"
-    return GraphRecord(alt=alt, downward=True, nodes=(*records, *outputs), edges=_distinct([*edges, *ends]))
+    return GraphRecord(alt=alt, downward=True, halves=True, nodes=(*records, *outputs), edges=_distinct(edges))
 
 
 def read_from(node: fx.Node) -> fx.Node:
-    """The node whose tuple a getitem reads; any other node itself."""
+    """The node whose tuple a getitem reads, or that a wait waits for; any other node itself."""
     return read_from(node.all_input_nodes[0]) if _is_reading(node) else node
 
 
-def _traced_node(traced: TracedGraph, node: fx.Node, titles: dict[str, str]) -> NodeRecord:
-    if node.op != "call_function":
-        return NodeRecord(node.name, "operand", (titles.get(node.name, node.name), global_comment(node)))
-    shape = "op" if traced.phase(node) == "forward" else "backward op"
+class Input(NamedTuple):
+    """What is drawn of an input: a parameter stands with the module that owns it."""
+
+    name: str
+    module: str
+
+
+def inputs_of(traced: TracedGraph, nodes: Iterable[fx.Node]) -> dict[fx.Node, Input]:
+    """The inputs of the placeholders among the nodes of a trace, or of its program."""
+    modules = {source.module for node in traced.op_nodes if (source := traced.source(node)) is not None}
+    running = {module[: match.start()] for module in modules for match in re.finditer(r"\.|$", module)}
+    placeholders = (node for node in nodes if node.op == "placeholder")
+    return {
+        node: Input(found.name, _owner(found.name, running) if found.role in ("parameter", "buffer") else "")
+        for node, found in zip(placeholders, traced.inputs, strict=True)
+    }
+
+
+def _owner(name: str, running: Collection[str]) -> str:
+    """The innermost of the modules that run which has a parameter of this name."""
+    owner = name.rpartition(".")[0]
+    return owner if not owner or owner in running else _owner(owner, running)
+
+
+def _traced_node(traced: TracedGraph, node: fx.Node) -> NodeRecord:
+    backward = traced.phase(node) == "backward"
     source = traced.source(node)
-    return NodeRecord(node.name, shape, (short_op(op_name(node.target)),), module=source.module if source else "")
+    module = source.module if source else ""
+    if node.op != "call_function":
+        return NodeRecord(node.name, "operand", (str(node.target),), module=module, backward=backward)
+    return NodeRecord(node.name, "op", (short_op(op_name(node.target)),), module=module, backward=backward)
 
 
-def _traced_outputs(
-    traced: TracedGraph, output: fx.Node, heads: dict[fx.Node, fx.Node]
+def output_records(
+    traced: TracedGraph, output: fx.Node, heads: Mapping[fx.Node, fx.Node]
 ) -> tuple[list[NodeRecord], list[EdgeRecord]]:
+    """The outputs of a trace, or of its program; a gradient stands with the module that computed it."""
     returned: Any = output.args[0]
     values = returned if isinstance(returned, (tuple, list)) else (returned,)
-    pairs = [(found.name, heads[value]) for found, value in zip(traced.outputs, values, strict=True) if value in heads]
-    records = [NodeRecord(f"output:{name}", "output", (name,)) for name, _ in pairs]
-    return records, [EdgeRecord(head.name, f"output:{name}") for name, head in pairs]
+    records, edges = [], []
+    for found, value in zip(traced.outputs, values, strict=True):
+        if value not in heads:
+            continue
+        head = heads[value]
+        source = head.meta.get("source") if found.of is not None else None
+        module, phase = source.module if source is not None else "", head.meta.get("phase", "forward")
+        key = f"output:{found.name}"
+        records.append(NodeRecord(key, "output", (found.name,), module=module, backward=phase == "backward"))
+        edges.append(EdgeRecord(head.name, key))
+    return records, edges

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import count, groupby
 from typing import TYPE_CHECKING
 
 from spmd_lab.records.collectives import tally_records
 from spmd_lab.records.layouts import layout_record
 from spmd_lab.records.steps import brief_record, step_record
+from spmd_lab.show.module_tree import Module, module_tree, without_containers
 from spmd_lab.show.value_records import BriefRecord, ModuleRecord, StepRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from spmd_lab.expand.values import Collective, Step
 
@@ -25,24 +25,6 @@ Of a program with more, whose modules are then all different, the first few unfo
 """
 
 
-@dataclass
-class _Module:
-    """A module while its steps are gathered."""
-
-    path: str
-    steps: list[Step] = field(default_factory=list)
-    children: dict[str, _Module] = field(default_factory=dict)
-
-    def child(self, name: str) -> _Module:
-        path = f"{self.path}.{name}" if self.path else name
-        return self.children.setdefault(name, _Module(path))
-
-    def all_steps(self) -> Iterator[Step]:
-        yield from self.steps
-        for child in self.children.values():
-            yield from child.all_steps()
-
-
 def module_records(steps: Iterable[Step], pictures: bool = False) -> tuple[ModuleRecord, ...]:
     """The outermost modules with what they contain.
 
@@ -53,32 +35,18 @@ def module_records(steps: Iterable[Step], pictures: bool = False) -> tuple[Modul
     pictures : bool
         Whether steps are to carry a picture.
     """
-    root = _Module("")
-    position: dict[str, int] = {}
-    for index, step in enumerate(steps):
-        position[step.name] = index
-        module = root
-        for name in step.source.module.split(".") if step.source and step.source.module else ():
-            module = module.child(name)
-        module.steps.append(step)
-    own = [_Module("", root.steps)] if root.steps else []
-    modules = [*_without_containers(root), *own]
+    listed = list(steps)
+    position = {step.name: index for index, step in enumerate(listed)}
+    root = module_tree(listed, lambda step: step.source.module if step.source else "")
+    own = [Module("", root.items)] if root.items else []
+    modules = [*without_containers(root), *own]
     return _Writer(position, pictures, is_large=_rows(modules) > _ROWS).folded(modules)
 
 
-def _rows(modules: list[_Module]) -> int:
+def _rows(modules: list[Module[Step]]) -> int:
     """How many steps that communicate are written where equal modules are written once."""
     firsts = [next(run) for _, run in groupby(modules, key=_signature)]
-    return sum(sum(map(_is_loud, module.steps)) + _rows(_without_containers(module)) for module in firsts)
-
-
-def _without_containers(module: _Module) -> list[_Module]:
-    """The children of a module; a list of blocks, and what only wraps one child, give way to their own children."""
-    found: list[_Module] = []
-    for child in module.children.values():
-        is_container = not child.steps and (len(child.children) == 1 or all(map(str.isdecimal, child.children)))
-        found.extend(_without_containers(child) if is_container else [child])
-    return found
+    return sum(sum(map(_is_loud, module.items)) + _rows(without_containers(module)) for module in firsts)
 
 
 class _Writer:
@@ -90,16 +58,16 @@ class _Writer:
         self.is_large = is_large
         self.steps, self.modules, self.quiet = count(), count(), count()
 
-    def folded(self, modules: list[_Module]) -> tuple[ModuleRecord, ...]:
+    def folded(self, modules: list[Module[Step]]) -> tuple[ModuleRecord, ...]:
         """Records of modules; neighbours that run the same program share one."""
         runs = [list(run) for _, run in groupby(modules, key=_signature)]
         return tuple(self.module([module.path for module in run], run[0]) for run in runs)
 
-    def module(self, paths: list[str], module: _Module) -> ModuleRecord:
+    def module(self, paths: list[str], module: Module[Step]) -> ModuleRecord:
         """One record; where very many are written, what a module contains has no rows of its own."""
         whole = self.is_large and next(self.modules) >= _MODULES
-        everything = sorted(module.all_steps(), key=lambda step: self.position[step.name])
-        own = everything if whole else module.steps
+        everything = sorted(module.everything(), key=lambda step: self.position[step.name])
+        own = everything if whole else module.items
         quiet = [step for step in own if not _is_loud(step)]
         records = [self.step(step) for step in own if _is_loud(step)]
         forward = [step for step in everything if step.phase == "forward" and step.outputs]
@@ -114,7 +82,7 @@ class _Writer:
             brief_steps=tuple(step for step in records if isinstance(step, BriefRecord)),
             quiet_steps=tuple(brief_record(step) for step in quiet if self.has_room()),
             quiet_count=len(quiet),
-            children=() if whole else self.folded(_without_containers(module)),
+            children=() if whole else self.folded(without_containers(module)),
         )
 
     def step(self, step: Step) -> StepRecord | BriefRecord:
@@ -131,7 +99,7 @@ def _is_loud(step: Step) -> bool:
     return bool(step.collectives) or step.fallback is not None
 
 
-def _signature(module: _Module) -> tuple[object, ...]:
+def _signature(module: Module[Step]) -> tuple[object, ...]:
     """Equal for modules that run the same program: operators, layouts and communication, but not names."""
     own = tuple(
         (
@@ -143,6 +111,6 @@ def _signature(module: _Module) -> tuple[object, ...]:
             tuple((found.kind, found.axes, found.payload_bytes) for found in step.collectives),
             step.fallback,
         )
-        for step in module.steps
+        for step in module.items
     )
     return own, tuple((name, _signature(child)) for name, child in module.children.items())

@@ -1,27 +1,26 @@
-"""Where the nodes and edges of a picture stand: Graphviz decides, over sizes that are given to it.
+"""Where the nodes, edges and modules of a picture stand.
 
-Sizes follow from the number of characters and not from fonts, so that a picture is the same on every machine.
+Graphviz places each half by itself. The forward runs downward, and the backward upward on its right: what a module does
+in both is at about the same height.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from spmd_lab.show.theme import SYMBOLS
+from spmd_lab.show.graph_dot import CHARACTER, Curve, half_of, keys_within, node_size
 
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from spmd_lab.show.part_records import GraphRecord, NodeRecord
+    from spmd_lab.show.graph_dot import Half, Point
+    from spmd_lab.show.graph_records import ClusterRecord, EdgeRecord, GraphRecord, NodeRecord
 
-__all__ = ["CHARACTER", "LINE", "Box", "Curve", "GraphLayout", "lay_out"]
+__all__ = ["Box", "Frame", "GraphLayout", "Heading", "lay_out"]
 
-CHARACTER, LINE = 6.7, 14.0
-"""The width of a character and the height of a line, in points."""
-_POINTS_PER_INCH = 72
-_PADS = {"operand": 8.0, "output": 8.0} | dict.fromkeys(SYMBOLS, 44.0)
-_PAD = 22.0
+_GAP, _HEAD, _FOOT = 36.0, 22.0, 20.0
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,24 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """An edge: a start, then three points for each piece of the curve, then the tip of the arrow."""
+class Frame:
+    """A module: its title, its upper left corner and its size."""
 
-    points: tuple[tuple[float, float], ...]
-    tip: tuple[float, float]
+    title: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True)
+class Heading:
+    """What stands above a half of the picture."""
+
+    text: str
+    x: float
+    y: float
+    backward: bool
 
 
 @dataclass(frozen=True)
@@ -52,47 +64,99 @@ class GraphLayout:
     boxes: tuple[Box, ...]
     curves: tuple[Curve, ...]
     far: tuple[tuple[Box, Box], ...]
+    frames: tuple[Frame, ...]
+    headings: tuple[Heading, ...]
 
 
 def lay_out(record: GraphRecord) -> GraphLayout:
-    """Let Graphviz place the nodes and draw the edges."""
-    import networkx
-
-    graph = networkx.DiGraph()
-    graph.graph["graph"] = {"rankdir": "TB" if record.downward else "LR", "nodesep": "0.15", "ranksep": "0.35"}
-    graph.graph["node"] = {"shape": "box", "fixedsize": "true", "label": ""}  # no label: no font is looked up
-    keys = {node.key: f"n{position}" for position, node in enumerate(record.nodes)}
-    for node in record.nodes:
-        width, height = _size(node)
-        graph.add_node(keys[node.key], width=width / _POINTS_PER_INCH, height=height / _POINTS_PER_INCH)
-    near = [(keys[edge.tail], keys[edge.head]) for edge in record.edges if not edge.far]
-    graph.add_edges_from(near)
-    drawn = networkx.nx_agraph.to_agraph(graph)
-    drawn.layout("dot")
-    _, _, width, height = _numbers(drawn.graph_attr["bb"])
-    boxes = {node.key: _box(node, drawn.get_node(keys[node.key]), height) for node in record.nodes}
-    curves = tuple(_curve(drawn.get_edge(*edge), height) for edge in near)
-    far = tuple((boxes[edge.tail], boxes[edge.head]) for edge in record.edges if edge.far)
-    return GraphLayout(width, height, tuple(boxes.values()), curves, far)
-
-
-def _size(node: NodeRecord) -> tuple[float, float]:
-    widest = max(len(line) for line in node.lines)
-    return widest * CHARACTER + _PADS.get(node.shape, _PAD), len(node.lines) * LINE + 8
-
-
-def _box(node: NodeRecord, placed: Any, height: float) -> Box:
-    x, y = _numbers(placed.attr["pos"])
-    return Box(node, x, height - y, *_size(node))
-
-
-def _curve(placed: Any, height: float) -> Curve:
-    """Graphviz writes ``e,x,y x0,y0 x1,y1 ...``: the tip of the arrow, then the curve."""
-    tip, *points = (
-        (x, height - y) for x, y in (_numbers(pair.removeprefix("e,")) for pair in placed.attr["pos"].split())
+    """Let Graphviz place the nodes, the modules around them, and the edges."""
+    frame = record.frame or record
+    halves = [half_of(frame, nodes) for nodes in _nodes_of_halves(frame)]
+    head = _HEAD if frame.halves and any(node.backward for node in frame.nodes) else 0.0
+    corners, width, height = _corners(halves, frame.downward, head)
+    sizes = {node.key: node_size(node) for node in frame.nodes}
+    boxes = {
+        node.key: Box(node, *_moved(half.centres[node.key], corner), *sizes[node.key])
+        for node in record.nodes
+        for half, corner in zip(halves, corners, strict=True)
+        if node.key in half.centres
+    }
+    known = {
+        ends: Curve(tuple(_moved(point, corner) for point in curve.points), _moved(curve.tip, corner))
+        for half, corner in zip(halves, corners, strict=True)
+        for ends, curve in half.curves.items()
+    }
+    near, far = [], []
+    for edge in record.edges:
+        pieces = [known.get(pair) for pair in _pairs(edge)]
+        whole = [piece for piece in pieces if piece is not None]
+        if len(whole) == len(pieces):
+            near.append(_joined(whole))
+        else:
+            far.append((boxes[edge.tail], boxes[edge.head]))
+    return GraphLayout(
+        width=max(width, len(record.remark) * CHARACTER),
+        height=height + (_FOOT if record.remark else 0.0),
+        boxes=tuple(boxes.values()),
+        curves=tuple(near),
+        far=tuple(far),
+        frames=tuple(
+            found
+            for half, corner in zip(halves, corners, strict=True)
+            for found in _frames(record.clusters, half, corner)
+        ),
+        headings=_headings(frame, corners) if head else (),
     )
-    return Curve(tuple(points), tip)
 
 
-def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(float(number) for number in text.split(","))
+def _nodes_of_halves(record: GraphRecord) -> list[list[NodeRecord]]:
+    forward = [node for node in record.nodes if not (record.halves and node.backward)]
+    backward = [node for node in record.nodes if record.halves and node.backward]
+    return [half for half in (forward, backward) if half] or [[]]
+
+
+def _corners(halves: Sequence[Half], downward: bool, head: float) -> tuple[list[Point], float, float]:
+    """Where the halves start, and the size of both: side by side on one ground, or one above the other."""
+    if downward:
+        height = head + max(half.height for half in halves)
+        lefts = accumulate((half.width + _GAP for half in halves), initial=0.0)
+        corners = [(left, height - half.height) for left, half in zip(lefts, halves, strict=False)]
+        return corners, corners[-1][0] + halves[-1].width, height
+    tops = list(accumulate((half.height + _GAP for half in halves), initial=head))
+    return [(0.0, top) for top in tops[:-1]], max(half.width for half in halves), tops[-1] - _GAP
+
+
+def _headings(record: GraphRecord, corners: Sequence[Point]) -> tuple[Heading, ...]:
+    halves = [half[0].backward for half in _nodes_of_halves(record)]
+    forward, back = "↓↑" if record.downward else "→←"
+    return tuple(
+        Heading(f"backward {back}" if backward else f"forward {forward}", x, y - 8, backward)
+        for backward, (x, y) in zip(halves, corners, strict=True)
+    )
+
+
+def _moved(point: Point, corner: Point) -> Point:
+    return point[0] + corner[0], point[1] + corner[1]
+
+
+def _pairs(edge: EdgeRecord) -> list[tuple[str, str]]:
+    way = (edge.tail, *edge.through, edge.head)
+    return list(pairwise(way))
+
+
+def _joined(curves: Sequence[Curve]) -> Curve:
+    """Curves one after the other, with straight pieces between."""
+    points = curves[0].points
+    for before, after in pairwise(curves):
+        start = after.points[0]
+        points += (points[-1], before.tip, before.tip, before.tip, start, start, *after.points[1:])
+    return Curve(points, curves[-1].tip)
+
+
+def _frames(clusters: Iterable[ClusterRecord], half: Half, corner: Point) -> Iterator[Frame]:
+    """The boxes of modules that have nodes in a half, the outer ones first."""
+    for cluster in clusters:
+        if any(key in half.centres for key in keys_within(cluster)):
+            left, top, width, height = half.frames[cluster.key]
+            yield Frame(cluster.title, left + corner[0], top + corner[1], width, height)
+        yield from _frames(cluster.children, half, corner)

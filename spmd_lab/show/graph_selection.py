@@ -1,23 +1,20 @@
-"""Parts of a picture of a graph: around a node, collectives alone, modules instead of their nodes."""
+"""Parts of a picture of a graph: around a node, collectives alone, the first of too many nodes."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spmd_lab.errors import ArgumentError, nearest
-from spmd_lab.show.part_records import EdgeRecord, GraphRecord, NodeRecord
+from spmd_lab.show.graph_records import EdgeRecord, GraphRecord, NodeRecord
 from spmd_lab.show.theme import SYMBOLS
 from spmd_lab.show.units import count_text, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
-__all__ = ["VISIBLE", "around", "bounded", "collectives_alone", "folded"]
-
-VISIBLE = 300
-"""So many nodes are drawn at most."""
+__all__ = ["among", "around", "collectives_alone", "cut"]
 
 
 def around(record: GraphRecord, name: str, hops: int) -> GraphRecord:
@@ -40,91 +37,55 @@ def around(record: GraphRecord, name: str, hops: int) -> GraphRecord:
             if other not in reached and reached[key] < hops:
                 reached[other] = reached[key] + 1
                 waiting.append(other)
-    kept = _kept(record, lambda node: node.key in reached)
+    kept = among(record, reached)
     return replace(kept, alt=f"{record.alt}: {name} and what is within {counted(hops, 'edge')} of it")
 
 
 def collectives_alone(record: GraphRecord) -> GraphRecord:
-    """The collectives; an edge says that what one gives reaches the next without another between them."""
-    loud = {node.key for node in record.nodes if node.shape in SYMBOLS}
+    """The collectives; an edge says that what one gives reaches the other, and not by way of a third alone."""
+    loud = [node for node in record.nodes if node.shape in SYMBOLS]
+    edges = tuple(
+        EdgeRecord(loud[tail].key, loud[head].key, far=loud[head].backward and not loud[tail].backward)
+        for tail, head in _nearest_reached(record, [node.key for node in loud])
+    )
+    told = f"{record.alt}: its collectives alone" if loud else f"{record.alt}: it has no collectives"
+    return replace(record, alt=told, downward=False, nodes=tuple(loud), edges=edges)
+
+
+def _nearest_reached(record: GraphRecord, wanted: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Pairs of positions among the wanted nodes, which stand in the order of the graph: sets of them are bits."""
+    bits = {key: 1 << position for position, key in enumerate(wanted)}
     after = _neighbours(record.edges)
-    edges = [EdgeRecord(key, other) for key in loud for other in _next_among(key, loud, after)]
-    order = {node.key: position for position, node in enumerate(record.nodes)}
-    edges.sort(key=lambda edge: (order[edge.tail], order[edge.head]))
-    nodes = tuple(node for node in record.nodes if node.key in loud)
-    return replace(record, alt=f"{record.alt}: its collectives alone", nodes=nodes, edges=tuple(edges))
+    reached: dict[str, int] = {}
+    for node in reversed(record.nodes):
+        reached[node.key] = 0
+        for key in after.get(node.key, ()):
+            reached[node.key] |= reached.get(key, 0) | bits.get(key, 0)
+    for tail, key in enumerate(wanted):
+        left = reached[key]
+        while left:
+            nearest_bit = left & -left
+            head = nearest_bit.bit_length() - 1
+            yield tail, head
+            left &= ~(nearest_bit | reached[wanted[head]])
 
 
-def _next_among(start: str, wanted: set[str], after: dict[str, list[str]]) -> set[str]:
-    found: set[str] = set()
-    seen = {start}
-    waiting = [start]
-    while waiting:
-        new = set(after.get(waiting.pop(), ())) - seen
-        seen |= new
-        found |= new & wanted
-        waiting.extend(new - wanted)
-    return found
-
-
-def folded(record: GraphRecord, depth: int) -> GraphRecord:
-    """Modules at a depth instead of their nodes; edges are those of the forward.
-
-    What comes in and out, and what belongs to no module, stands together.
-    """
-    inner = [node for node in record.nodes if node.shape not in ("operand", "output")]
-    names = {node.key: _GROUP + ".".join(node.module.split(".")[:depth]) for node in inner}
-    groups: dict[str, list[NodeRecord]] = {}
-    for node in inner:
-        groups.setdefault(names[node.key], []).append(node)
-    backward = {node.key for node in inner if node.shape == "backward op"}
-    edges = [
-        EdgeRecord(names[edge.tail], names[edge.head])
-        for edge in record.edges
-        if edge.tail in names and edge.head in names and not {edge.tail, edge.head} & backward
-        if names[edge.tail] != names[edge.head] and not edge.far
-    ]
-    nodes = tuple(_module(name, members) for name, members in groups.items())
-    hidden = counted(len(record.nodes), "node")
-    alt = f"{record.alt}: {hidden} in {counted(len(nodes), 'module')}"
-    return replace(record, alt=alt, nodes=nodes, edges=tuple(dict.fromkeys(edges)))
-
-
-_GROUP = "module:"
-
-
-def _module(name: str, members: Sequence[NodeRecord]) -> NodeRecord:
-    path = name.removeprefix(_GROUP)
-    backward = sum(node.shape == "backward op" for node in members)
-    loud = Counter(node.shape for node in members if node.shape in SYMBOLS)
-    forward = len(members) - backward - loud.total()
-    told = [counted(forward, "operator"), *([f"{count_text(backward)} backward"] if backward else [])]
-    calls = [f"{SYMBOLS[kind]} {counted(count, kind, kind)}" for kind, count in loud.items()]
-    return NodeRecord(name, "module", (path or "itself", ", ".join(told), *calls), module=path)
-
-
-def bounded(record: GraphRecord, limit: int = VISIBLE) -> GraphRecord:
-    """The picture with at most ``limit`` nodes: by modules, as deep as that allows; the rest is counted."""
+def cut(record: GraphRecord, limit: int) -> GraphRecord:
+    """The first nodes of a picture that still has too many; the others are counted."""
     if len(record.nodes) <= limit:
         return record
-    deepest = max((node.module.count(".") + 1 for node in record.nodes if node.module), default=0)
-    for depth in range(deepest, 0, -1):
-        shown = folded(record, depth)
-        if len(shown.nodes) <= limit:
-            return shown
     kept = {node.key for node in record.nodes[:limit]}
     hidden = len(record.nodes) - limit
     told = NodeRecord("hidden", "output", (f"{count_text(hidden)} more are hidden",))
-    cut = _kept(record, lambda node: node.key in kept)
-    return replace(cut, alt=f"{record.alt}; {counted(hidden, 'node')} hidden", nodes=(*cut.nodes, told))
+    first = among(record, kept)
+    return replace(first, alt=f"{record.alt}; {counted(hidden, 'node')} hidden", nodes=(*first.nodes, told))
 
 
-def _kept(record: GraphRecord, wanted: Callable[[NodeRecord], bool]) -> GraphRecord:
-    nodes = tuple(filter(wanted, record.nodes))
-    keys = {node.key for node in nodes}
-    return replace(
-        record, nodes=nodes, edges=tuple(edge for edge in record.edges if edge.tail in keys and edge.head in keys)
-    )
+def among(record: GraphRecord, keys: Collection[str]) -> GraphRecord:
+    """The part of a picture that these nodes are."""
+    nodes = tuple(node for node in record.nodes if node.key in keys)
+    edges = tuple(edge for edge in record.edges if edge.tail in keys and edge.head in keys)
+    return replace(record, nodes=nodes, edges=edges)
 
 
 def _neighbours(edges: Iterable[EdgeRecord], both: bool = False) -> dict[str, list[str]]:

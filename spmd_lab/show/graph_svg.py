@@ -1,32 +1,60 @@
-"""A graph as SVG: text for what comes in and out, filled boxes for operators, hexagons for collectives."""
+"""A graph as SVG: text for what comes in and out, filled shapes for operators and collectives, frames for modules."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-from spmd_lab.show.graph_layout import LINE, lay_out
+from spmd_lab.show.graph_dot import LINE
+from spmd_lab.show.graph_layout import lay_out
+from spmd_lab.show.graph_shapes import corners, fill_of, has_frame, line_colour, radius
 from spmd_lab.show.svg import document, element, path_of, text_element
 from spmd_lab.show.symbols import symbol
-from spmd_lab.show.theme import BACKWARD, FORWARD, GREY, SYMBOLS, axis_colour
+from spmd_lab.show.theme import BACKWARD, FORWARD, GREY, SYMBOLS
 
 if TYPE_CHECKING:
-    from spmd_lab.show.graph_layout import Box, Curve
-    from spmd_lab.show.part_records import GraphRecord
+    from spmd_lab.show.graph_dot import Curve
+    from spmd_lab.show.graph_layout import Box, Frame, Heading
+    from spmd_lab.show.graph_records import GraphRecord
 
 __all__ = ["graph_svg"]
 
 _MARGIN, _FONT_SIZE, _ARROW = 4.0, 11.0, 7.0
-_FILLS = {"op": FORWARD, "backward op": BACKWARD, "module": FORWARD}
 
 
 def graph_svg(record: GraphRecord) -> str:
     """The picture of a graph."""
     placed = lay_out(record)
-    far = [_across(*ends) for ends in placed.far]
-    parts = [*far, *(_curve(curve) for curve in placed.curves), *(_box(box) for box in placed.boxes)]
+    parts = [
+        *map(_frame, placed.frames),
+        *map(_heading, placed.headings),
+        *(_across(*ends) for ends in placed.far),
+        *map(_curve, placed.curves),
+        *map(_box, placed.boxes),
+    ]
+    if record.remark:
+        parts.append(text_element(record.remark, 0, placed.height - 4, fill=GREY))
     moved = element("g", "".join(parts), transform=f"translate({_MARGIN:g},{_MARGIN:g})", font_size=_FONT_SIZE)
     return document(placed.width + 2 * _MARGIN, placed.height + 2 * _MARGIN, record.alt, [moved], "monospace")
+
+
+def _frame(frame: Frame) -> str:
+    """The box around a module, with its name."""
+    outline = _framed(frame.x, frame.y, frame.width, frame.height)
+    return outline + text_element(frame.title, frame.x + 8, frame.y + 14, fill=GREY, font_weight="bold")
+
+
+def _framed(x: float, y: float, width: float, height: float) -> str:
+    return _rectangle(x, y, width, height, 6, fill=GREY, fill_opacity="0.07", stroke=GREY, stroke_opacity="0.5")
+
+
+def _rectangle(x: float, y: float, width: float, height: float, corner: float, **look: str | float) -> str:
+    return element("rect", "", x=x, y=y, width=width, height=height, rx=corner, **look)
+
+
+def _heading(heading: Heading) -> str:
+    fill = BACKWARD if heading.backward else FORWARD
+    return text_element(heading.text, heading.x, heading.y, fill=fill, font_weight="bold")
 
 
 def _curve(curve: Curve) -> str:
@@ -55,40 +83,33 @@ def _box(box: Box) -> str:
 
 def _outline(box: Box) -> str:
     """The shape of a node."""
-    left, top = box.x - box.width / 2, box.y - box.height / 2
-    shape = box.node.shape
-    if shape in SYMBOLS:
-        return _hexagon(box, axis_colour(box.node.axis))
-    if shape in _FILLS:
-        return element("rect", x=left, y=top, width=box.width, height=box.height, rx=6, fill=_FILLS[shape])
-    if shape == "local":
-        return element("rect", x=left, y=top, width=box.width, height=box.height, rx=6, fill="none", stroke=GREY)
-    return ""
-
-
-def _hexagon(box: Box, fill: str) -> str:
-    half_width, half_height, corner = box.width / 2, box.height / 2, 8.0
-    points = [
-        (box.x - half_width, box.y),
-        (box.x - half_width + corner, box.y - half_height),
-        (box.x + half_width - corner, box.y - half_height),
-        (box.x + half_width, box.y),
-        (box.x + half_width - corner, box.y + half_height),
-        (box.x - half_width + corner, box.y + half_height),
-    ]
-    return element("path", d=path_of(points, closed=True), fill=fill)
+    left, top, fill = box.x - box.width / 2, box.y - box.height / 2, fill_of(box.node)
+    if has_frame(box.node):
+        return _framed(left, top, box.width, box.height)
+    if fill is None:
+        return ""
+    outline = corners(box.node, box.width, box.height)
+    if outline is not None:
+        return element("path", d=path_of([(box.x + x, box.y + y) for x, y in outline], closed=True), fill=fill)
+    return _rectangle(left, top, box.width, box.height, radius(box.node, box.height), fill=fill)
 
 
 def _label(box: Box) -> str:
-    """The lines of a node; a collective has the symbol of its kind in front."""
-    shape = box.node.shape
-    fill = "white" if shape in SYMBOLS or shape in _FILLS else GREY
-    top = box.y - len(box.node.lines) * LINE / 2 + LINE - 3.5
-    middle = box.x + 5 if shape in SYMBOLS else box.x
+    """The lines of a node; a collective has the symbol of its kind in front, a module its name in bold."""
+    node = box.node
+    top = box.y - len(node.lines) * LINE / 2 + LINE - 3.5
+    middle = box.x + 6 if node.shape in SYMBOLS else box.x
     lines = "".join(
-        text_element(line, middle, top + LINE * position, text_anchor="middle", fill=fill)
-        for position, line in enumerate(box.node.lines)
+        text_element(
+            line,
+            middle,
+            top + LINE * position,
+            text_anchor="middle",
+            fill=line_colour(node, position),
+            **({"font_weight": "bold"} if node.shape == "module" and not position else {}),
+        )
+        for position, line in enumerate(node.lines)
     )
-    if shape not in SYMBOLS:
+    if node.shape not in SYMBOLS:
         return lines
-    return symbol(shape, box.x - box.width / 2 + 14, box.y, 8, "white") + lines
+    return symbol(node.shape, box.x - box.width / 2 + 18, box.y, 8, "white") + lines

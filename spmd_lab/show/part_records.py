@@ -10,13 +10,10 @@ __all__ = [
     "CodeLine",
     "CodeRecord",
     "CollectiveRecord",
-    "EdgeRecord",
-    "GraphRecord",
     "GroupRecord",
     "LayoutRecord",
     "LineRecord",
     "MoveRecord",
-    "NodeRecord",
     "OperandRecord",
     "Span",
     "TallyRecord",
@@ -157,36 +154,3 @@ class GroupRecord:
     count: int
     payload_bytes: int
     sent_bytes: int
-
-
-@dataclass(frozen=True)
-class NodeRecord:
-    """A node of a picture: ``shape`` says what it is, ``axis`` colours it (-1: grey), ``lines`` label it.
-
-    ``module`` is the path of the module that ran it.
-    """
-
-    key: str
-    shape: str
-    lines: tuple[str, ...]
-    axis: int = -1
-    module: str = ""
-
-
-@dataclass(frozen=True)
-class EdgeRecord:
-    """An edge of a picture; one that is ``far`` is drawn lightly across it, and does not decide where nodes stand."""
-
-    tail: str
-    head: str
-    far: bool = False
-
-
-@dataclass(frozen=True)
-class GraphRecord:
-    """A picture of a graph; ``alt`` says it in words; it runs from left to right, or downward."""
-
-    alt: str
-    downward: bool
-    nodes: tuple[NodeRecord, ...]
-    edges: tuple[EdgeRecord, ...]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from spmd_lab.errors import ArgumentError
 from spmd_lab.show.files import write_text
+from spmd_lab.show.graph_records import GraphRecord
 from spmd_lab.show.graph_svg import graph_svg
 from spmd_lab.show.grid_records import ChangeRecord, GridRecord
 from spmd_lab.show.grid_svg import change_svg, grid_svg
 from spmd_lab.show.markup import image
-from spmd_lab.show.part_records import GraphRecord
 
 if TYPE_CHECKING:
     import os
@@ -90,7 +90,7 @@ def picture(record: object) -> Picture:
 
     Examples
     --------
-    >>> from spmd_lab.show.part_records import EdgeRecord, GraphRecord, NodeRecord
+    >>> from spmd_lab.show.graph_records import EdgeRecord, GraphRecord, NodeRecord
     >>> nodes = (NodeRecord("x", "operand", ("x",)), NodeRecord("relu", "op", ("relu",)))
     >>> picture(GraphRecord("a graph", False, nodes, (EdgeRecord("x", "relu"),)))
     <Picture: a graph>

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spmd_lab.show.module_tree import module_names
 from spmd_lab.show.units import bytes_text, count_text, counted
 
 if TYPE_CHECKING:
@@ -85,11 +86,7 @@ def tally_text(tally: TallyRecord) -> str:
 
 def module_title(module: ModuleRecord, program: str, parent: str = "") -> str:
     """The name of a module within its parent; of several that run the same program, all, or the first and last."""
-    names = [path.removeprefix(f"{parent}.") if parent else path or f"{program} itself" for path in module.paths]
-    return ", ".join(names) if len(names) <= _NAMED else f"{names[0]} – {names[-1]}"
-
-
-_NAMED = 3
+    return module_names(module.paths, parent, itself=f"{program} itself")
 
 
 def expansion_counts(counts: CountsRecord) -> str:

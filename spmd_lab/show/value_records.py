@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from spmd_lab.show.graph_records import GraphRecord
     from spmd_lab.show.part_records import (
         AxisRecord,
         CodeRecord,
         CollectiveRecord,
-        GraphRecord,
         GroupRecord,
         LayoutRecord,
         LineRecord,

@@ -34,6 +34,26 @@ class Stack(nn.Module):
         return self.head(x)
 
 
+class Unlike(nn.Module):
+    """Blocks of which each has a width of its own, so that none shares a row with another."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        widths = range(16, 16 + 4 * blocks, 4)
+        norms, ups, downs = zip(
+            *((nn.LayerNorm(16), nn.Linear(16, width), nn.Linear(width, 16)) for width in widths), strict=True
+        )
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict({"norm": norm, "up": up, "down": down})
+            for norm, up, down in zip(norms, ups, downs, strict=True)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = x + block["down"](block["up"](block["norm"](x)).relu())
+        return x[:, :8]
+
+
 def expanded(blocks: int = 2, module: nn.Module | None = None) -> sl.Expansion:
     """A stack on dp=2 x tp=2, column- and row-wise as usual."""
     torch.manual_seed(0)

@@ -22,7 +22,7 @@ from spmd_lab.show.sentences import report_evidence, tally_text
 from spmd_lab.show.units import bytes_text
 from tests.conftest import chromium
 from tests.show.html_reader import read
-from tests.show.models import expanded, large
+from tests.show.models import Unlike, expanded, large
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -205,26 +205,6 @@ SVG = {"svg", "title", "g", "path", "rect", "circle", "text"}
 
 
 # --- size, speed, pages ---------------------------------------------------------------------------
-
-
-class Unlike(nn.Module):
-    """Blocks of which each has a width of its own, so that none shares a row with another."""
-
-    def __init__(self, blocks: int) -> None:
-        super().__init__()
-        widths = range(16, 16 + 4 * blocks, 4)
-        norms, ups, downs = zip(
-            *((nn.LayerNorm(16), nn.Linear(16, width), nn.Linear(width, 16)) for width in widths), strict=True
-        )
-        self.blocks = nn.ModuleList(
-            nn.ModuleDict({"norm": norm, "up": up, "down": down})
-            for norm, up, down in zip(norms, ups, downs, strict=True)
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = x + block["down"](block["up"](block["norm"](x)).relu())
-        return x[:, :8]
 
 
 def test_a_large_expansion_of_unlike_modules_stays_light() -> None:

@@ -5,25 +5,38 @@ from __future__ import annotations
 import json
 import re
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+import jsonschema
 import networkx
 import pygraphviz
 import pytest
+import torch
+from torch import nn
 
 import spmd_lab as sl
-from spmd_lab.records.drawing import selected
-from spmd_lab.records.graphs import step_graph_record, traced_graph_record
-from spmd_lab.records.program_graphs import program_graph_record
-from spmd_lab.show.graph_selection import VISIBLE, bounded, folded
-from spmd_lab.show.part_records import EdgeRecord, GraphRecord, NodeRecord
-from spmd_lab.show.theme import AXIS_COLOURS
+from spmd_lab.records.drawing import Part, drawing, graph_record
+from spmd_lab.records.graphs import step_graph_record
+from spmd_lab.records.json_schema import SCHEMA
+from spmd_lab.records.program_graphs import traced_names
+from spmd_lab.show.graph_folding import VISIBLE
+from spmd_lab.show.graph_layout import lay_out
+from spmd_lab.show.graph_records import EdgeRecord, GraphRecord, NodeRecord
+from spmd_lab.show.graph_selection import cut
+from spmd_lab.show.graph_shapes import corners, radius
+from spmd_lab.show.graph_svg import graph_svg
+from spmd_lab.show.theme import AXIS_COLOURS, BACKWARD, FORWARD, SYMBOLS
 from spmd_lab.show.units import bytes_text
-from tests.show.models import expanded
+from tests.show.models import Unlike, expanded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from spmd_lab.drawn import Drawn
+    from spmd_lab.show.graph_layout import Box
+    from spmd_lab.show.graph_records import ClusterRecord
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -65,46 +78,175 @@ def test_a_picture_says_what_it_shows(step: sl.Step) -> None:
     assert repr(picture) == f"<Picture: {picture.alt}>"
 
 
+def drawn(value: Drawn, program: sl.Program | None = None, **part: Any) -> GraphRecord:
+    return drawing(value, Part(**part), program)
+
+
+def clusters_of(clusters: Sequence[ClusterRecord]) -> list[ClusterRecord]:
+    return [found for each in clusters for found in (each, *clusters_of(each.children))]
+
+
 def test_a_small_graph_shows_every_node(expansion: sl.Expansion) -> None:
-    record = traced_graph_record(expansion.traced)
+    record = drawn(expansion.traced, once=False)
     keys = {node.key for node in record.nodes}
     assert {node.name for node in expansion.traced.op_nodes} <= keys
-    labels = texts(expansion.traced.draw().svg)
-    assert {found.name for found in expansion.traced.inputs} <= set(labels)
-    assert {found.name for found in expansion.traced.outputs} <= set(labels)
+    assert {f"output:{found.name}" for found in expansion.traced.outputs} <= keys
+    labels = texts(expansion.traced.draw(once=False).svg)
+    operands = [node for node in record.nodes if node.shape == "operand"]
+    assert len(operands) == len(expansion.traced.inputs)
+    assert {line for node in record.nodes for line in node.lines} <= set(labels)
     assert all(edge.tail in keys and edge.head in keys for edge in record.edges)
 
 
-def test_a_large_graph_is_drawn_by_modules() -> None:
-    traced = expanded(12).traced
-    whole = traced_graph_record(traced)
-    assert len(whole.nodes) > VISIBLE
-    record = bounded(whole)
-    titles = {node.lines[0] for node in record.nodes}
-    assert {"blocks.0.up", "blocks.11.down", "blocks.3", "head", "itself"} <= titles
-    counts = [int(count) for node in record.nodes for count in re.findall(r"\d+", node.lines[1])]
-    assert sum(counts) == len(traced.op_nodes)
-    assert ("module:blocks.0.norm", "module:blocks.0.up") in {(edge.tail, edge.head) for edge in record.edges}
-    assert texts(traced.draw().svg) == [line for node in record.nodes for line in node.lines]
-    assert f"{len(whole.nodes)} nodes in {len(record.nodes)} modules" in traced.draw().alt
+def test_modules_are_boxes_around_their_nodes(expansion: sl.Expansion) -> None:
+    record = drawn(expansion.traced, once=False)
+    found = {each.key: each for each in clusters_of(record.clusters)}
+    assert {"blocks.0", "blocks.0.up", "blocks.1.down", "head"} <= set(found)
+    assert found["blocks.0.up"].title == "up"
+    assert {"blocks_0_up_weight", "output:grad(blocks.0.up.weight)"} <= set(found["blocks.0.up"].keys)
+    sources = {node.name: expansion.traced.source(node) for node in expansion.traced.op_nodes}
+    for path, cluster in found.items():
+        assert all(sources[key].module == path for key in cluster.keys if key in sources)
+    lines = {node.key: node.lines for node in record.nodes}
+    assert lines["blocks_0_up_weight"][0] == "weight"
+    assert lines["output:grad(blocks.0.up.weight)"] == ("grad(weight)",)
 
 
-def test_depth_draws_modules(expansion: sl.Expansion) -> None:
-    record = folded(program_graph_record(expansion.program), 1)
-    assert {node.lines[0] for node in record.nodes} >= {"blocks", "head"}
-    told = " ".join(line for node in record.nodes for line in node.lines[2:])
-    counts = [int(count) for count in re.findall(r"(\d+) (?:all|reduce)", told)]
-    assert sum(counts) == len(expansion.program.collectives)
+def test_a_box_lies_around_all_that_is_in_it_and_nothing_else(expansion: sl.Expansion) -> None:
+    record = drawn(expansion.program)
+    placed = lay_out(record)
+    boxes = {box.node.key: box for box in placed.boxes}
+    assert set(boxes) == {node.key for node in record.nodes}
+    for one in boxes.values():
+        assert 0 <= one.x - one.width / 2 < one.x + one.width / 2 <= placed.width
+        assert 0 <= one.y - one.height / 2 < one.y + one.height / 2 <= placed.height
+        for other in boxes.values():
+            apart = max(
+                abs(one.x - other.x) - (one.width + other.width) / 2,
+                abs(one.y - other.y) - (one.height + other.height) / 2,
+            )
+            assert one is other or apart > 0
+    for cluster in clusters_of(record.clusters):
+        own = {key for each in clusters_of([cluster]) for key in each.keys}
+        inside = {
+            key
+            for frame in placed.frames
+            if frame.title == cluster.title
+            for key, box in boxes.items()
+            if frame.x <= box.x <= frame.x + frame.width and frame.y <= box.y <= frame.y + frame.height
+        }
+        assert own <= inside
+        if cluster.title in ("norm", "head"):
+            assert {key for key in inside if key.startswith(("head", "norm"))} <= own
+
+
+def test_blocks_that_repeat_are_drawn_once() -> None:
+    expansion = expanded(12)
+    traced = drawn(expansion.traced)
+    (_, block) = (each for each in clusters_of(traced.clusters) if each.title.startswith("blocks."))
+    assert block.title == "blocks.1 – blocks.11 × 11"  # the first computes no gradient of what it takes
+    whole = graph_record(expansion.traced)
+    hidden = len(whole.nodes) - len(traced.nodes)
+    inside = sum(len(each.keys) for each in clusters_of([block]))
+    assert hidden == 10 * inside
+    assert f"{hidden} nodes hidden: modules that repeat are drawn once" in traced.remark
+    assert f"{hidden} nodes of it hidden" in expansion.traced.draw().alt
+    assert traced.remark in texts(expansion.traced.draw().svg)
+    near = networkx.DiGraph((edge.tail, edge.head) for edge in traced.edges if not edge.far)
+    assert networkx.is_directed_acyclic_graph(near)
+    keys = {node.key for node in traced.nodes}
+    assert all(edge.tail in keys and edge.head in keys for edge in traced.edges)
+
+
+class Weighted(nn.Module):
+    """Blocks in a list of which one differs, and two modules whose names alone are numbered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(5))
+        self.blocks[2] = nn.Sequential(nn.Linear(16, 16), nn.ReLU())
+        self.norm1, self.norm2 = nn.LayerNorm(16), nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.norm2(self.norm1(x))
+
+
+def test_what_differs_or_stands_in_no_list_is_not_drawn_once() -> None:
+    traced = sl.trace(Weighted(), torch.randn(4, 16), backward=False)
+    titles = [each.title for each in clusters_of(drawn(traced).clusters)]
+    assert {"blocks.0, blocks.1 × 2", "blocks.2", "blocks.3, blocks.4 × 2", "norm1", "norm2"} <= set(titles)
+    assert not [title for title in clusters_of(drawn(traced, once=False).clusters) if "×" in title.title]
+
+
+class Linked(nn.Module):
+    """Blocks of equal operators that are linked in different ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Sum(squared=False), Sum(squared=True)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.blocks[1](self.blocks[0](x))
+
+
+class Sum(nn.Module):
+    def __init__(self, squared: bool) -> None:
+        super().__init__()
+        self.squared = squared
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, z = x.sin(), x.cos()
+        return y * y + z if self.squared else y * z + y
+
+
+def test_equal_operators_that_are_linked_differently_are_not_the_same() -> None:
+    titles = [each.title for each in clusters_of(drawn(sl.trace(Linked(), torch.randn(4)), hops=1).clusters)]
+    assert not [title for title in titles if "×" in title]
+
+
+def test_depth_closes_modules(expansion: sl.Expansion) -> None:
+    record = drawn(expansion.program, depth=1)
+    assert record.clusters == ()
+    closed = [node for node in record.nodes if node.shape == "module"]
+    assert {node.lines[0] for node in closed} >= {"blocks.0", "blocks.1", "head"}
+    assert {node.lines[0] for node in closed if node.backward} == {node.lines[0] for node in closed}
+    told = " ".join(line for node in closed for line in node.lines[2:])
+    counts = [int(count or 1) for count in re.findall(r"[●■▼◆] (\d+ )?(?:all|reduce)", told)]
+    outside = sum(node.axis >= 0 for node in record.nodes)
+    assert sum(counts) + outside == len(expansion.program.collectives)
+    operators = sum(int(found) for node in closed for found in re.findall(r"^(\d+) operator", node.lines[1]))
+    whole = graph_record(expansion.program)
+    assert operators == sum(node.shape in ("op", "local") and node.module != "" for node in whole.nodes)
+    two = drawn(expansion.program, depth=2)
+    assert {each.key for each in clusters_of(two.clusters)} == {"blocks.0", "blocks.1", "head"}
+    assert len(record.nodes) < len(two.nodes) < len(drawn(expansion.program).nodes)
+    svg = expansion.program.draw(depth=1).svg
+    assert all(AXIS_COLOURS[axis] in svg for node in closed for axis in node.line_axes if axis >= 0)
+
+
+def test_a_large_graph_is_closed_until_it_fits() -> None:
+    program = expanded(module=Unlike(30)).program
+    whole = graph_record(program)
+    assert len(whole.nodes) > 3 * VISIBLE
+    record = drawn(program)
+    assert VISIBLE / 2 < len(record.nodes) <= VISIBLE
+    assert len(record.nodes) == len(lay_out(record).boxes)
+    assert f"{len(whole.nodes) - sum(node.shape != 'module' for node in record.nodes):,} nodes hidden" in record.remark
 
 
 def test_what_lies_around_a_node_is_what_is_near(expansion: sl.Expansion) -> None:
     name = next(step.name for step in expansion.steps if step.collectives)
-    graph = networkx_of_record(program_graph_record(expansion.program))
+    graph = networkx_of_record(graph_record(expansion.program))
     for hops in (0, 1, 3):
-        drawn = selected(expansion.program, None, name, hops, None)
+        found = drawn(expansion.program, around=name, hops=hops)
         start = f"local_{name}"
         near = networkx.single_source_shortest_path_length(graph.to_undirected(), start, cutoff=hops)
-        assert {node.key for node in drawn.nodes} == set(near)
+        assert {node.key for node in found.nodes} == set(near)
+    assert drawn(expansion.program, around="wait_tensor").nodes == drawn(expansion.program, around="all_reduce").nodes
+    resolve = expansion.steps[-1].name
+    assert any(node.axis >= 0 for node in drawn(expansion.program, around=resolve, hops=0).nodes)
     with pytest.raises(sl.SpmdLabError, match=r"no node 'nod'[\s\S]*around='nod'"):
         expansion.program.draw(around="nod")
     with pytest.raises(sl.SpmdLabError, match="too small"):
@@ -120,21 +262,101 @@ def networkx_of_record(record: GraphRecord) -> networkx.DiGraph:
 
 
 def test_collectives_alone_are_linked_by_what_flows_between(expansion: sl.Expansion) -> None:
-    whole = networkx_of_record(program_graph_record(expansion.program))
-    record = selected(expansion.program, None, None, 1, "collectives")
+    whole = networkx_of_record(graph_record(expansion.program))
+    record = drawn(expansion.program, only="collectives", once=False)
     assert len(record.nodes) == len(expansion.program.collectives)
     loud = {node.key for node in record.nodes}
-    edges = {(edge.tail, edge.head) for edge in record.edges}
-    for tail in loud:
-        for head in loud - {tail}:
-            between = whole.subgraph(set(whole) - (loud - {tail, head}))
-            assert networkx.has_path(between, tail, head) == ((tail, head) in edges)
+    reached = networkx.DiGraph((one, two) for one in loud for two in networkx.descendants(whole, one) & loud)
+    assert {(edge.tail, edge.head) for edge in record.edges} == set(networkx.transitive_reduction(reached).edges)
+    assert "it has no collectives" in expansion.traced.draw(only="collectives").alt
+
+
+# --- a trace beside its program -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", [{}, {"depth": 1}, {"once": False}, {"around": "addmm", "hops": 2}])
+def test_a_node_has_one_place_in_trace_and_program(expansion: sl.Expansion, part: dict[str, Any]) -> None:
+    program = expansion.program
+    one = lay_out(drawn(expansion.traced, program, **part))
+    other = lay_out(drawn(program, **part))
+    places = {box.node.key: (box.x, box.y, box.width, box.height) for box in other.boxes}
+    shared = [box for box in one.boxes if box.node.key in places]
+    assert len(shared) == len(one.boxes) >= 8 or "around" in part
+    assert [(box.x, box.y, box.width, box.height) for box in shared] == [places[box.node.key] for box in shared]
+    assert (one.width, one.height) == (other.width, other.height)
+    assert {(frame.title, frame.x, frame.y) for frame in one.frames} <= {
+        (frame.title, frame.x, frame.y) for frame in other.frames
+    }
+
+
+def test_a_trace_beside_its_program_is_the_trace(expansion: sl.Expansion) -> None:
+    alone = graph_record(expansion.traced)
+    names = traced_names(expansion.program)
+    placed = drawn(expansion.traced, expansion.program, once=False)
+    assert {node.key for node in placed.nodes} == {names[node.key] for node in alone.nodes}
+    assert {(edge.tail, edge.head) for edge in placed.edges} == {
+        (names[edge.tail], names[edge.head]) for edge in alone.edges
+    }
+    assert not [node for node in placed.nodes if node.axis >= 0]
+    passed = [key for edge in placed.edges for key in edge.through]
+    loud = {node.key for node in graph_record(expansion.program).nodes if node.axis >= 0}
+    assert set(passed) & loud
+    curves = lay_out(placed).curves
+    assert len(curves) == sum(not edge.far for edge in placed.edges)
+    assert all(len(curve.points) % 3 == 1 for curve in curves)
+
+
+def test_a_rewritten_program_has_room_for_what_is_gone(expansion: sl.Expansion) -> None:
+    program = expansion.program.rewrite("lean", "share", "overlap", "bucket")
+    one, other = drawn(expansion.traced, program), drawn(program)
+    places = {box.node.key: (box.x, box.y) for box in lay_out(other).boxes}
+    shared = [box for box in lay_out(one).boxes if box.node.key in places]
+    assert len(shared) > 20
+    assert [(box.x, box.y) for box in shared] == [places[box.node.key] for box in shared]
+
+
+def test_only_a_trace_is_drawn_beside_its_own_program(expansion: sl.Expansion, step: sl.Step) -> None:
+    other = expanded()
+    for value in (step, expansion.program, other.traced):
+        with pytest.raises(sl.SpmdLabError, match="only beside its own"):
+            value.draw(beside=expansion.program)
+
+
+def test_the_backward_stands_beside_the_forward_and_runs_back(expansion: sl.Expansion) -> None:
+    placed = lay_out(drawn(expansion.traced))
+    halves: dict[bool, list[Box]] = {False: [], True: []}
+    for box in placed.boxes:
+        halves[box.node.backward].append(box)
+    assert max(box.x for box in halves[False]) < min(box.x for box in halves[True])
+    assert [heading.text for heading in placed.headings] == ["forward ↓", "backward ↑"]
+    places = {box.node.key: box for box in placed.boxes}
+    for edge in drawn(expansion.traced).edges:
+        if not edge.far:
+            tail, head = places[edge.tail], places[edge.head]
+            assert (head.y < tail.y) == tail.node.backward
+    svg = expansion.traced.draw().svg
+    assert FORWARD in svg
+    assert BACKWARD in svg
+
+
+def test_each_kind_of_collective_has_an_outline_of_its_own() -> None:
+    outlines = []
+    for kind in SYMBOLS:
+        node = NodeRecord("c", kind, (f"{kind}(tp)",), axis=1)
+        svg = graph_svg(GraphRecord("one", False, (node,), ()))
+        outlines.append(re.sub(r"[\d.,-]+", "0", svg.partition("<text")[0]) + str(corners(node, 9.0, 9.0)))
+        assert AXIS_COLOURS[1] in svg
+        assert f"{kind}(tp)" in svg
+    assert radius(NodeRecord("c", "all_reduce", ()), 36) == 18
+    assert radius(NodeRecord("c", "all_gather", ()), 36) == 0
+    assert len({corners(NodeRecord("c", kind, ()), 9.0, 9.0) is None for kind in SYMBOLS}) == 2
+    assert len(set(outlines)) == len(SYMBOLS)
 
 
 def test_a_graph_without_modules_is_cut_and_says_so() -> None:
     nodes = tuple(NodeRecord(f"n{index}", "op", ("relu",)) for index in range(12))
     edges = tuple(EdgeRecord(one.key, two.key) for one, two in pairwise(nodes))
-    record = bounded(GraphRecord("a chain", True, nodes, edges), limit=5)
+    record = cut(GraphRecord("a chain", True, nodes, edges), limit=5)
     assert len(record.nodes) == 6
     assert record.nodes[-1].lines == ("7 more are hidden",)
     assert "7 nodes hidden" in record.alt
@@ -174,6 +396,10 @@ def test_a_graph_is_written_for_graphviz(step: sl.Step, tmp_path: Path) -> None:
 
 def test_an_expansion_is_written_as_json(expansion: sl.Expansion, tmp_path: Path) -> None:
     told = json.loads(expansion.to_json(tmp_path / "expansion.json").read_text(encoding="utf-8"))
+    jsonschema.validate(told, SCHEMA)
+    for broken in ({**told, "version": 2}, {**told, "more": 1}, {key: told[key] for key in told if key != "steps"}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(broken, SCHEMA)
     assert (told["name"], told["mesh"], told["version"]) == (expansion.name, {"dp": 2, "tp": 2}, 1)
     assert [step["name"] for step in told["steps"]] == [step.name for step in expansion.steps]
     for written, layout in zip(told["inputs"], expansion.input_layouts, strict=True):
@@ -188,11 +414,13 @@ def test_an_expansion_is_written_as_json(expansion: sl.Expansion, tmp_path: Path
 
 
 def test_a_picture_is_a_figure_of_matplotlib(expansion: sl.Expansion, step: sl.Step, tmp_path: Path) -> None:
-    for picture in (step.draw(), expansion.traced.draw()):
+    for picture in (step.draw(), expansion.traced.draw(), expansion.program.draw(depth=1)):
         figure = picture.figure()
-        assert [told.get_text().removeprefix("● ") for told in figure.axes[0].texts] == [
-            "\n".join(node.lines) for node in picture.record.nodes
-        ]
+        told = [each.get_text().removeprefix("● ") for each in figure.axes[0].texts]
+        titles = [each.title for each in clusters_of(picture.record.clusters)]
+        assert told[: len(picture.record.nodes)] == ["\n".join(node.lines) for node in picture.record.nodes]
+        assert set(titles) <= set(told)
+        assert picture.record.remark in (*told, "")
     figure.savefig(tmp_path / "graph.png")
     assert (tmp_path / "graph.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(sl.SpmdLabError, match="only the picture of a graph"):
@@ -201,24 +429,34 @@ def test_a_picture_is_a_figure_of_matplotlib(expansion: sl.Expansion, step: sl.S
 
 def test_what_backward_reads_of_forward_runs_lightly_across(expansion: sl.Expansion) -> None:
     """Edges that span the whole picture would take Graphviz minutes."""
-    phases = {node.name: expansion.traced.phase(node) for node in expansion.traced.graph_module.graph.nodes}
-    edges = [edge for edge in traced_graph_record(expansion.traced).edges if edge.head in phases]
-    assert any(edge.far for edge in edges)
-    for edge in edges:
-        assert edge.far == ((phases[edge.tail], phases[edge.head]) == ("forward", "backward"))
-    svg = expansion.traced.draw().svg
-    assert svg.count("stroke-dasharray") == sum(edge.far for edge in edges)
+    record = drawn(expansion.traced, once=False)
+    backward = {node.key: node.backward for node in record.nodes}
+    assert any(edge.far for edge in record.edges)
+    for edge in record.edges:
+        assert edge.far == (backward[edge.head] and not backward[edge.tail])
+    for node in expansion.traced.op_nodes:
+        assert backward[node.name] == (expansion.traced.phase(node) == "backward")
+    svg = expansion.traced.draw(once=False).svg
+    assert svg.count("stroke-dasharray") == sum(edge.far for edge in record.edges)
+    assert "dashed: what the backward reads of the forward" in texts(svg)
 
 
 def test_drawing_looks_up_no_font_and_says_nothing(expansion: sl.Expansion, capfd: pytest.CaptureFixture[str]) -> None:
     for step in expansion.steps[:3]:
         step.draw()
+    expansion.program.draw()
     assert capfd.readouterr() == ("", "")
+
+
+def test_an_expansion_is_saved_as_its_program(expansion: sl.Expansion, tmp_path: Path) -> None:
+    assert expansion.to_svg(tmp_path / "a.svg").read_text() == expansion.program.draw().svg
+    assert expansion.to_dot(tmp_path / "a.dot").read_text() == expansion.program.to_dot(tmp_path / "b.dot").read_text()
 
 
 def test_a_picture_is_saved(step: sl.Step, tmp_path: Path) -> None:
     path = step.draw().save(tmp_path / "step.svg")
     assert path.read_text() == step.draw().svg
+    assert step.to_svg(tmp_path / "again.svg").read_text() == step.draw().svg
     with pytest.raises(sl.SpmdLabError, match=r"saved as SVG[\s\S]*step\.png[\s\S]*ends in \.svg"):
         step.draw().save(tmp_path / "step.png")
     with pytest.raises(sl.SpmdLabError, match="no folder"):
