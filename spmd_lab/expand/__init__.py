@@ -38,6 +38,7 @@ __all__ = [
 
 
 _CHOICES = {"pending": ("resolve", "keep"), "unsupported": ("replicate", "error"), "random": ("exact", "local")}
+_USUAL = {"pending": "resolve", "unsupported": "replicate", "random": "exact", "regather": True}
 
 
 def expand(
@@ -111,11 +112,13 @@ def expand(
     expect(traced, TracedGraph, "traced", "sl.trace(model, x) first, or sl.spmd_expand(model, x, mesh=...)")
     expect(mesh, Mesh, "mesh", "sl.Mesh(dp=2, tp=4)")
     expect(outputs or {}, Mapping, "outputs", 'a mapping of names to placements: outputs={"...": "o/tp i"}')
-    for name, value in {"pending": pending, "unsupported": unsupported, "random": random}.items():
+    choices = {"pending": pending, "unsupported": unsupported, "random": random}
+    for name, value in choices.items():
         if value not in _CHOICES[name]:
             hint = " or ".join(f'"{choice}"' for choice in _CHOICES[name])
             raise ArgumentError(f"{name}={value!r} is unknown", argument=f"{name}={value!r}", hint=hint)
     expect(regather, bool, "regather", "True or False")
+    asked = {**choices, "outputs": outputs, "stored": stored, "regather": regather}
     used = input_layouts(traced, mesh, params or {}, inputs or {}, batch)
     resting = layouts_at_rest(traced, mesh, stored or {}, used)
     given = {**used, **resting}
@@ -145,5 +148,6 @@ def expand(
         output_layouts=final,
         in_use=in_use.layouts,
         batch_inputs=tuple(found.name for found in batch_inputs(traced, mesh, batch)),
+        options={name: value for name, value in asked.items() if value not in (_USUAL.get(name), {})},
         subgraphs={**propagated.subgraphs, **subgraphs},
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
@@ -53,6 +53,8 @@ class Expansion:
         The layouts in which parameters are used that rest otherwise, by name.
     batch_inputs : tuple of str
         The inputs that ``batch=`` divided.
+    options : mapping of str to object
+        What else `expand` was asked for, where it was not the usual: ``expand(traced, mesh, ..., **options)``.
     """
 
     traced: TracedGraph
@@ -63,6 +65,7 @@ class Expansion:
     output_layouts: tuple[Layout | None, ...]
     in_use: Mapping[str, Layout]
     batch_inputs: tuple[str, ...]
+    options: Mapping[str, Any]
     subgraphs: Mapping[str, Subgraph] = field(repr=False)
 
     @property

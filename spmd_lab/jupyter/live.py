@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
 from spmd_lab.errors import SpmdLabError
 from spmd_lab.expand import expand
-from spmd_lab.notation import dtype_name
+from spmd_lab.jupyter.choices import groups_of
 from spmd_lab.records import brief_record_of, html
 from spmd_lab.show.change_html import change_html
-from spmd_lab.show.markup import escaped, pre, tag
+from spmd_lab.show.markup import escaped, muted, pre, tag
 from spmd_lab.show.theme import BAD, FRAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from spmd_lab.expand.expansion import Expansion
-    from spmd_lab.layout import Layout
-    from spmd_lab.trace.values import TracedInput
+    from spmd_lab.jupyter.choices import Group
 
 __all__ = ["LiveLayouts"]
 
@@ -31,7 +27,7 @@ class LiveLayouts:
     Parameters
     ----------
     expansion : Expansion
-        Where to start. Its pending outputs are resolved in what is expanded from it.
+        Where to start. What `expand` was asked for besides layouts and batch, it is asked for each time.
 
     Attributes
     ----------
@@ -39,50 +35,60 @@ class LiveLayouts:
         The layouts of the parameters, by pattern, and of the inputs, by name.
     before, expansion : Expansion
         The one before the last choice, and the present one.
+    source : str
+        The call that makes the present one, as Python.
     change, card, call : ipywidgets.HTML
         What the last choice changed, the expansion, and the call that makes it.
     """
 
     def __init__(self, expansion: Expansion) -> None:
         self.before = self.expansion = expansion
-        groups = list(_groups(expansion))
-        self.params = {name: _choice(name, layout) for name, role, layout in groups if role != "input"}
-        self.inputs = {name: _choice(name, layout) for name, role, layout in groups if role == "input"}
-        self._replicated = {name: _notation(layout, None, None) for name, _, layout in groups}
+        self._groups = {group.label: group for group in groups_of(expansion)}
+        controls = {label: _choice(group) for label, group in self._groups.items()}
+        self.params = {label: each for label, each in controls.items() if not self._groups[label].is_input}
+        self.inputs = {label: each for label, each in controls.items() if self._groups[label].is_input}
         self.change, self.card, self.call = (widgets.HTML() for _ in range(3))
-        for control in (*self.params.values(), *self.inputs.values()):
+        for control in controls.values():
             control.observe(self._choose, "value")
         choices = widgets.Box(
-            [*self.params.values(), *self.inputs.values()], layout={"flex_flow": "row wrap", "max_width": "1100px"}
+            [*self.params.values(), *self.inputs.values()],
+            layout={"flex_flow": "row wrap", "max_width": "1100px", "max_height": "260px", "overflow": "auto"},
         )
         self.widget = widgets.VBox([choices, self.change, self.call, self.card])
         self._show()
 
     def _placements(self, controls: dict[str, widgets.Dropdown]) -> dict[str, str]:
         """Those that are not replicated; `expand` replicates the others."""
-        return {name: control.value for name, control in controls.items() if control.value != self._replicated[name]}
+        return {
+            key: control.value
+            for label, control in controls.items()
+            if control.value != control.options[0]
+            for key in self._groups[label].keys
+        }
 
-    @property
-    def source(self) -> str:
-        """The call that makes the present expansion, as Python."""
+    def _source(self) -> str:
         lines = ["sl.expand(", "    expansion.traced,", "    expansion.mesh,"]
         for argument, controls in (("params", self.params), ("inputs", self.inputs)):
             placements = self._placements(controls)
             if placements:
                 lines += [f"    {argument}={{", *(f"        {k!r}: {v!r}," for k, v in placements.items()), "    },"]
+        lines += ["    **expansion.options,"] if self.expansion.options else []
         return "\n".join([*lines, ")"])
 
     def _choose(self, _: object) -> None:
         expansion = self.expansion
+        self.change.value = muted("expanding ...")
         try:
             after = expand(
                 expansion.traced,
                 expansion.mesh,
                 params=self._placements(self.params),
                 inputs=self._placements(self.inputs),
+                **expansion.options,
             )
         except SpmdLabError as error:
-            self.change.value = tag("pre", escaped(str(error)), style=f"color:{BAD};white-space:pre-wrap")
+            told = tag("pre", escaped(str(error)), style=f"color:{BAD};white-space:pre-wrap")
+            self.change.value = told + muted("below is still the expansion before this choice")
             return
         self.before, self.expansion = expansion, after
         self._show()
@@ -90,6 +96,7 @@ class LiveLayouts:
     def _show(self) -> None:
         changed = change_html(brief_record_of(self.before), brief_record_of(self.expansion))
         self.change.value = tag("div", changed, style=FRAME) if self.before is not self.expansion else ""
+        self.source = self._source()
         self.call.value = pre(escaped(self.source))
         self.card.value = html(self.expansion)
 
@@ -100,35 +107,11 @@ class LiveLayouts:
         return self.widget._repr_mimebundle_(**options)
 
 
-def _groups(expansion: Expansion) -> Iterator[tuple[str, str, Layout]]:
-    """Inputs with their layouts; parameters of repeated blocks that lie alike are one pattern."""
-    found: dict[str, list[tuple[TracedInput, Layout]]] = {}
-    for entry, layout in zip(expansion.traced.inputs, expansion.input_layouts, strict=True):
-        if entry.role == "tangent" or not layout.global_shape:
-            continue
-        name = entry.name if entry.role == "input" else re.sub(r"(?<![^.])\d+(?![^.])", "*", entry.name)
-        found.setdefault(name, []).append((entry, layout))
-    for name, members in found.items():
-        if len({layout for _, layout in members}) == 1:
-            yield name, members[0][0].role, members[0][1]
-        else:
-            yield from ((entry.name, entry.role, layout) for entry, layout in members)
-
-
-def _choice(name: str, layout: Layout) -> widgets.Dropdown:
-    """Whole, each dim over each axis, and the present layout."""
-    mesh, dims = layout.mesh, range(len(layout.global_shape))
-    every = [_notation(layout, None, None), *(_notation(layout, dim, axis) for dim in dims for axis in mesh.axes)]
-    options = list(dict.fromkeys([*every, str(layout)]))
+def _choice(group: Group) -> widgets.Dropdown:
     return widgets.Dropdown(
-        description=name,
-        options=options,
-        value=str(layout),
+        description=group.label,
+        options=group.options,
+        value=str(group.layout),
         style={"description_width": "initial"},
         layout={"width": "max-content"},
     )
-
-
-def _notation(layout: Layout, dim: int | None, axis: str | None) -> str:
-    sizes = [f"{size}/{axis}" if at == dim else str(size) for at, size in enumerate(layout.global_shape)]
-    return f"{dtype_name(layout.dtype)}[{', '.join(sizes)}]"

@@ -57,15 +57,24 @@ class _Camera:
         self.program = _Statements(expansion.program.graph_module.graph, expansion)
         self.own = _own_statements(self.program.nodes)
         self.parts = _parts(self.traced.nodes)
+        self.places = self._places()
         places = {step.name: place for place, step in enumerate(expansion.steps)}
         producers = {part: name for name, parts in self.parts.items() for part in parts.values()}
         self.frames_of = [places.get(producers.get(node.name, node.name), -1) for node in self.traced.nodes]
         self.sent = 0
 
+    def _places(self) -> dict[str, int]:
+        """Where each step stands in the trace; one that has no node there stands before the next that has."""
+        found: dict[str, int] = {}
+        following = len(self.traced.lines)
+        for step in reversed(self.expansion.steps):
+            following = found[step.name] = self.traced.positions.get(step.name, following)
+        return found
+
     def frame(self, step: Step) -> FrameRecord:
         """The next frame: steps come in their order."""
         self.sent += sum(each.sent_bytes_per_rank for each in step.collectives)
-        at = self.traced.position(step.name)
+        at = self.places[step.name]
         first, last = self.own.get(step.name, (0, 0))
         last = min(last, first + _STATEMENTS)
         start = max(0, at - _AROUND)
@@ -76,6 +85,7 @@ class _Camera:
             module=step.source.module if step.source is not None else "",
             traced=tuple(map(TracedNodeRecord, self.traced.lines[around], self.frames_of[around])),
             at=at - start,
+            is_traced=step.name in self.traced.positions,
             holdings=_holdings(step, self.parts.get(step.name, {}), self.seen),
             local=self._local(step),
             spliced=local_nodes(
@@ -117,11 +127,7 @@ class _Statements:
         )
         self.lines: tuple[CodeLine, ...] = record.lines
         self.nodes = _with_statements(graph)
-        self._positions = {node.name: position for position, node in enumerate(self.nodes)}
-
-    def position(self, name: str) -> int:
-        """Where a node stands; a resolved output stands behind all."""
-        return self._positions.get(name, len(self.lines) - 1)
+        self.positions = {node.name: position for position, node in enumerate(self.nodes)}
 
 
 def _with_statements(graph: fx.Graph) -> list[fx.Node]:

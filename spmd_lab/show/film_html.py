@@ -76,8 +76,9 @@ def _traced(frame: FrameRecord, card: Callable[[int], Html]) -> Html:
     """The statements around it; its own is marked by an arrow and bold."""
     if frame.phase == "resolve":
         return tag("div", code(escaped(f"return: {frame.step.name}")))
-    before, own, after = frame.traced[: frame.at], frame.traced[frame.at], frame.traced[frame.at + 1 :]
-    here = tag("div", tag("b", escaped(f"→ {own.line.statement}"), style=f"{CODE};{NOWRAP}"))
+    before, after = frame.traced[: frame.at], frame.traced[frame.at + frame.is_traced :]
+    own = frame.traced[frame.at].line.statement if frame.is_traced else frame.step.name
+    here = tag("div", tag("b", escaped(f"→ {own}"), style=f"{CODE};{NOWRAP}"))
     return _statements(
         [*(_neighbour(each, card) for each in before), here, *(_neighbour(each, card) for each in after)]
     )

@@ -60,8 +60,9 @@ class LocalNodeRecord:
 class FrameRecord:
     """One step on its way through the stages.
 
-    ``traced`` are the nodes of the trace around it, ``at`` its own among them; ``spliced`` are its nodes in the
-    program of rank 0, of which ``before`` stand in front of them; ``sent_bytes`` is what a rank has sent by then.
+    ``traced`` are the nodes of the trace around it, ``at`` its own among them, or the one before which it comes if it
+    has none there; ``spliced`` are its nodes in the program of rank 0, of which ``before`` stand in front of them;
+    ``sent_bytes`` is what a rank has sent by then.
     """
 
     step: StepRecord
@@ -69,6 +70,7 @@ class FrameRecord:
     module: str
     traced: tuple[TracedNodeRecord, ...]
     at: int
+    is_traced: bool
     holdings: tuple[HoldingRecord, ...]
     local: tuple[LocalNodeRecord, ...]
     spliced: tuple[LocalNodeRecord, ...]

@@ -68,7 +68,8 @@ def test_there_is_one_frame_for_each_step(expansion: sl.Expansion, film: Film) -
 def test_a_frame_shows_the_step_in_every_stage(expansion: sl.Expansion, film: Film) -> None:
     program = [node for node in expansion.program.graph_module.graph.nodes if node.op == "call_function"]
     for frame, step in zip(film.record.frames, expansion.steps, strict=True):
-        if step.op != "resolve":
+        assert frame.is_traced == (step.op != "resolve")
+        if frame.is_traced:
             assert frame.traced[frame.at].line.statement.startswith(f"{step.name} = ")
         spliced = [node.line.statement.partition(" = ")[0] for node in frame.spliced]
         assert spliced == [node.name for node in program if node.meta["spmd_step"] == step.name]
@@ -141,6 +142,23 @@ def test_what_a_node_holds_is_what_the_program_says(expansion: sl.Expansion, fil
         assert [node.value for node in frame.local if node.value][-1:] == [
             node.value for node in frame.spliced if node.value
         ][-1:] or not frame.spliced
+
+
+def test_what_is_gathered_comes_before_what_reads_it() -> None:
+    expansion = sl.spmd_expand(
+        Mlp(), torch.ones(4, 6), mesh=sl.Mesh(dp=2), batch="dp", loss=torch.sum, stored=sl.fsdp("dp"), regather=True
+    )
+    film = expansion.film()
+    for place, step in enumerate(expansion.steps):
+        if step.op == "gather":
+            reader = next(each for each in expansion.steps[place:] if each.op != "gather")
+            frame = film.record.frames[place]
+            assert not frame.is_traced
+            assert frame.traced[frame.at].line.statement.startswith(f"{reader.name} = ")
+            film.step.value = place + 1
+            shown = words(film.frame.value)
+            assert f"→ {step.name}▶" in shown.replace("\n", "") or f"→ {step.name}{reader.name}" in shown
+            assert "all_gather(dp)" in shown
 
 
 def test_numbers_can_be_asked_for_later(expansion: sl.Expansion, film: Film) -> None:
