@@ -12,7 +12,7 @@ from torch.distributed.tensor import Partial, Replicate
 from spmd_lab.binding import WAIT, axis_of
 from spmd_lab.explain import flat_collective
 from spmd_lab.rewrite.added import forget_redistributions, redistribution_of
-from spmd_lab.rewrite.gathers import due_at
+from spmd_lab.rewrite.gathers import AT_ONCE, due_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,7 +96,8 @@ def _buckets(graph: fx.Graph, due: Mapping[str, int]) -> list[list[_Member]]:
         if member is None:
             continue
         members = filling.get(member.kind)
-        if members is None or sum(each.record.payload_bytes for each in (*members, member)) > _FULL:
+        full = AT_ONCE if node.target is _REDUCE_SCATTER else _FULL
+        if members is None or sum(each.record.payload_bytes for each in (*members, member)) > full:
             members = filling[member.kind] = []
             found.append(members)
         members.append(member)

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 __all__ = ["AT_ONCE", "due_at"]
 
-AT_ONCE = 4 << 20
-"""Bytes that are not worth to be sent in two parts."""
+AT_ONCE = 1 << 20
+"""Bytes that are worth a message of their own."""
 
 
 def due_at(steps: Iterable[Step]) -> dict[str, int]:
     """The position of the step in front of which each gather is sent, by its name: that of its group.
 
-    A group is as large as the largest gather of its phase, or 4 MiB. It is sent in front of the step that first reads
-    what the group before has gathered; the first group of each phase, in front of the first step.
+    A group is closed once it holds 1 MiB. It is sent in front of the step that first reads what the group before has
+    gathered; the first group of each phase, in front of the first step.
 
     Examples
     --------
@@ -33,13 +33,12 @@ def due_at(steps: Iterable[Step]) -> dict[str, int]:
     due: dict[str, int] = {}
     for phase in ("forward", "backward"):
         gathers = [(position, step) for position, step in every if step.op == "gather" and step.phase == phase]
-        most = max([AT_ONCE, *(_gathered_bytes(step) for _, step in gathers)])
         sent = read = next((position for position, step in every if step.phase == phase), 0)
-        held = 0
-        for index, (position, step) in enumerate(gathers):
+        held = AT_ONCE
+        for position, step in gathers:
+            if held >= AT_ONCE:
+                sent, read, held = read, position + 1, 0
             held += _gathered_bytes(step)
-            if not index or held > most:
-                sent, read, held = read, position + 1, _gathered_bytes(step)
             due[step.name] = sent
     return due
 

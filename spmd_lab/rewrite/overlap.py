@@ -26,9 +26,9 @@ def overlap(graph_module: fx.GraphModule, expansion: Expansion, rank: int) -> No
     their results into what is read moves down. Collectives keep an order that depends on the operators alone, so that
     it is the same on every rank.
 
-    What would only be held longer is not sent at once. Parameters are gathered in groups, each as large as the largest
-    of them, or 4 MiB, and sent when the first of the group before is read; of gradients that are on their way to where
-    they rest, no more are waited for later.
+    What would only be held longer is not sent at once. Parameters are gathered in groups of 1 MiB, or one larger one,
+    sent when the first of the group before is read; of gradients on their way to where they rest, as many as the
+    largest of them, or 1 MiB, are waited for later.
 
     Examples
     --------

@@ -363,11 +363,11 @@ def test_passes_gather_as_often_and_in_the_same_order_on_every_rank(mesh: sl.Mes
 
 @pytest.mark.parametrize("mesh", [sl.Mesh(dp=2), sl.Mesh(dp=2, tp=2)], ids=str)
 def test_small_parameters_travel_together(mesh: sl.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them in one message where 4 MiB hold them; in groups where less does; along any dim."""
+    """All of them in one message where a group holds them, else in some; along any dim."""
     stored = {"**.up.weight": "o i/dp"} | sl.fsdp("dp")
     program = gpt(mesh=mesh, params=MEGATRON if "tp" in mesh.axes else {}, stored=stored)
     counts = []
-    for at_once in (1 << 22, 1):
+    for at_once in (1 << 20, 1 << 14):
         monkeypatch.setattr(gathers_of_groups, "AT_ONCE", at_once)
         joined = program.rewrite("overlap", "bucket")
         joined.verify().raise_if_wrong()
@@ -375,7 +375,7 @@ def test_small_parameters_travel_together(mesh: sl.Mesh, monkeypatch: pytest.Mon
             before, after = (found.collectives.where(kind=kind, axis="dp") for found in (program, joined))
             assert after.total("payload_bytes") == before.total("payload_bytes")
         counts.append(gathers(joined).total())
-    assert counts[0] <= 2 * mesh.ndim < counts[1] < 0.6 * gathers(program).total()
+    assert counts[0] <= 2 * mesh.ndim < counts[1] < 0.6 * gathers(program).total(), counts
 
 
 def is_sent(node: fx.Node) -> bool:
@@ -403,19 +403,19 @@ def most_held(program: sl.Program) -> tuple[int, int]:
     return most[0], most[1]
 
 
-def test_gathers_run_ahead_by_the_largest_parameter_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gathers_run_ahead_by_one_parameter_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathers_of_groups, "AT_ONCE", 1)
     monkeypatch.setattr(overlap, "AT_ONCE", 1)
     program = gpt(mesh=sl.Mesh(dp=2))
     rewritten = program.rewrite("overlap")
-    largest = max(each.payload_bytes for each in program.collectives.where(kind="all_gather"))
+    sizes = [each.payload_bytes for each in program.collectives.where(kind="all_gather")]
     ahead, behind = most_held(rewritten)
-    assert largest <= ahead <= 2 * largest  # one that is read next, and what is sent before it is
-    assert largest <= behind <= 2 * largest
+    assert ahead <= sum(sorted(sizes)[-2:])  # one that is read next, and the one that is sent before it is
+    assert max(sizes) <= behind <= 2 * max(sizes)
     nodes = list(rewritten.graph_module.graph.nodes)
     sent = {node.meta["spmd_step"]: index for index, node in enumerate(nodes) if "spmd_collective" in node.meta}
     first_read = {step: min(map(nodes.index, wait.users)) for step, wait in waits(nodes).items() if wait.users}
-    overlapped = [step for step in first_read if "gather:" in step and sent[step] + 3 < first_read[step]]
+    overlapped = [step for step in first_read if sent[step] + 3 < first_read[step]]
     assert len(overlapped) > len(first_read) / 3
     backward = next(index for index, node in enumerate(nodes) if node.meta.get("phase") == "backward")
     assert all(sent[step] >= backward for step in sent if step.startswith("regather:"))
