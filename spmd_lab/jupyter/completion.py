@@ -62,11 +62,12 @@ def _candidates(line: str, names: Mapping[str, Any], actions: Mapping[str, Actio
         return _in_call(line, names)
     if option.choices:
         return [str(choice) for choice in option.choices]
-    if option.dest == "batch" or (option.dest in ("params", "inputs") and _AXIS.search(line)):
+    if option.dest == "batch" or (option.dest in ("params", "stored", "inputs") and _AXIS.search(line)):
         return _axes(line, names)
     of: dict[str, Callable[[], list[str]]] = {
         "mesh": lambda: _variables(names, Mesh),
         "params": lambda: _tensors(line, names),
+        "stored": lambda: _tensors(line, names),
         "inputs": lambda: _keywords(line, names) or _variables(names, torch.Tensor),
         "loss": lambda: [name for name in _variables(names, object) if callable(names[name])],
     }

@@ -52,6 +52,7 @@ class SpmdMagics(Magics):
     @argument(
         "--params", action="append", help='placements by name: "**.weight=o/dp i, **.bias=o/dp"; or an expression'
     )
+    @argument("--stored", action="append", help='how parameters rest: fsdp("dp"); or rules, as of --params')
     @argument("--inputs", help='placements by name: "x=b/dp d"; or an expression')
     @argument("--pending", choices=["resolve", "keep"], help="what becomes of outputs that are pending")
     @argument("--unsupported", choices=["replicate", "error"], help="what becomes of operators without a rule")
@@ -215,10 +216,11 @@ def _placing(given: Namespace, names: dict[str, Any], outputs: frozenset[str] = 
     if given.batch is not None:
         axis, *inputs = (part.strip() for part in given.batch.split(","))
         placing["batch"] = (axis, *inputs) if inputs else axis
-    if given.params is not None:
-        placing["params"] = {
-            name: layout for text in given.params for name, layout in _placements("--params", text, names).items()
-        }
+    for option in ("params", "stored"):
+        texts = getattr(given, option)
+        if texts is not None:
+            rules = [_placements(f"--{option}", text, names) for text in texts]
+            placing[option] = {name: layout for each in rules for name, layout in each.items()}
     if given.inputs is not None:
         placing["inputs"] = _placements("--inputs", given.inputs, names)
     for name in ("pending", "unsupported", "random"):
@@ -244,6 +246,6 @@ def _placements(option: str, text: str, names: dict[str, Any]) -> Any:
         value = _evaluate(tree, {**public, **names})
     except NameError as error:
         raise LineError(f"{option} {text}: {error}; a rule is written as **.weight=o/dp i") from None
-    if not isinstance(value, dict | list | tuple) or (option == "--params" and not isinstance(value, dict)):
+    if not isinstance(value, dict | list | tuple) or (option != "--inputs" and not isinstance(value, dict)):
         raise LineError(f"{option} {text} gives a {type(value).__name__}, not placements by name")
     return value

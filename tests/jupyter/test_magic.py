@@ -155,6 +155,11 @@ def test_help_is_what_the_question_mark_shows(shell: InteractiveShell, code: str
         ('--params "q.*=o/tp ..., o.weight=o i/tp"', {"q.bias": "f32[8/tp]", "o.weight": "f32[4, 8/tp]"}),
         ('--params colwise("q", axis="tp")|rowwise("o", axis="tp")', {"q.bias": "f32[8/tp]", "o.bias": "f32[4]"}),
         ("--params \"sl.colwise('q', axis='tp')\"", {"q.weight": "f32[8/tp, 4]"}),
+        ('--params "q.*=o/tp ..." --stored fsdp("dp")', {"q.weight": "f32[8/tp/dp, 4]", "o.bias": "f32[4/dp]"}),
+        (
+            '--stored "q.weight=o i/dp" --stored "o.weight=o/tp i"',
+            {"q.weight": "f32[8, 4/dp]", "o.weight": "f32[4/tp, 8]"},
+        ),
         ('--inputs "x=f32[8/dp/tp, 4]"', {"x": "f32[8/dp/tp, 4]"}),
         ('--inputs "x=b d{sum: dp, tp}"', {"x": "f32[8, 4]{sum: dp, tp}"}),
         ("--inputs [[torch.distributed.tensor.Shard(0),torch.distributed.tensor.Replicate()]]", {"x": "f32[8/dp, 4]"}),
