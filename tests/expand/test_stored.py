@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -19,6 +19,9 @@ from spmd_lab.rewrite import gathers as gathers_of_groups
 from tests.models.zoo import traced
 from tests.prove.mutants import weighted
 from tests.run.test_halves import halves_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Mlp(nn.Module):
@@ -423,6 +426,13 @@ def test_gathers_run_ahead_by_one_parameter_and_no_more(monkeypatch: pytest.Monk
 
 def waits(nodes: list[fx.Node]) -> dict[str, fx.Node]:
     return {node.meta["spmd_value"]: node for node in nodes if "gather:" in node.meta.get("spmd_value", "")}
+
+
+def test_a_saved_program_gathers_too(tmp_path: Path) -> None:
+    program = gpt(mesh=sl.Mesh(dp=2)).rewrite(*PASSES)
+    saved = sl.load(program.save(tmp_path / "gpt.spmd"))
+    assert [port.layout for port in saved.inputs] == list(program.input_layouts)
+    assert saved.for_rank(1).code == program.for_rank(1).code
 
 
 # --- seen ---

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import spmd_lab as sl
 from tests.models.zoo import ZOO
@@ -160,3 +160,30 @@ def buffers() -> None:
             module(rows).square().mean().backward()
     states_equal(distributed, model, gradients=True)
     assert distributed.get_buffer("1.running_mean").to_local().numel() == 4 // dist.get_world_size()
+
+
+def trains_on_copies() -> None:
+    """Hybrid sharding: divided within groups, copied across them, the batch over both; first values made on the way."""
+    alone = Mlp().double()
+    with torch.device("meta"):
+        plain = Mlp().double()
+    example = torch.empty(16, 10, device="meta", dtype=torch.float64)
+    how = {"inputs": {"x": "b/copies/shards d"}, "stored": sl.fsdp("shards")}
+    distributed = sl.distribute(plain, sl.Mesh(copies=2, shards=2), example=example, **how)
+    distributed.manual_seed(0)
+    distributed.initialise(reset)
+    torch.manual_seed(0)
+    alone.apply(reset)
+    batches = [(torch.randn(16, 10).double(), torch.randn(16, 6).double()) for _ in range(STEPS)]
+    trained(alone, adam, batches, F.mse_loss)
+    trained(distributed, adam, [(mine(x), mine(y)) for x, y in batches], F.mse_loss)
+    states_equal(distributed, alone, gradients=True)
+    assert distributed.up.weight.placements == (Replicate(), Shard(0))
+
+
+def reset(module: nn.Module) -> None:
+    """First values of a module's own."""
+    if isinstance(module, Mlp):
+        nn.init.constant_(module.scale, 1.5)
+    elif hasattr(module, "reset_parameters"):
+        module.reset_parameters()

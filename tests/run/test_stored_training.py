@@ -31,6 +31,10 @@ def test_matrices_are_divided_in_use_and_further_at_rest(four_ranks: RankPool) -
     four_ranks.run(cases.trains_below_tensor_parallelism)
 
 
+def test_copies_of_shards_train_together(four_ranks: RankPool) -> None:
+    four_ranks.run(cases.trains_on_copies)
+
+
 @pytest.mark.parametrize("case", [cases.called_in_other_ways, cases.buffers], ids=lambda case: case.__name__)
 def test_calls_of_every_kind(two_ranks: RankPool, case: Callable[[], None]) -> None:
     two_ranks.run(case)
