@@ -10,7 +10,8 @@ from spmd_lab.errors import ArgumentError, expect
 from spmd_lab.expand.anew import taken_anew
 from spmd_lab.expand.arguments import batch_inputs, input_layouts, layouts_at_rest, requested_outputs
 from spmd_lab.expand.expansion import Expansion
-from spmd_lab.expand.propagate import InUse, Random, Unsupported, propagate
+from spmd_lab.expand.in_use import InUse
+from spmd_lab.expand.propagate import Random, Unsupported, propagate
 from spmd_lab.expand.resolve import OutputPolicy, resolve_outputs, tangent_layout
 from spmd_lab.expand.styles import AtRest, Style, colwise, fsdp, rowwise
 from spmd_lab.expand.values import Collective, Move, Operand, Redistribution, Step
@@ -86,8 +87,8 @@ def expand(
         tensors, at a cost that is in `Step.draw_bytes`. "local" lets each shard draw its own; copies of it agree.
     stored : mapping of str to placements, optional
         How parameters rest, where that is not how they are used: patterns as in ``params``, or `fsdp` for all of them.
-        A step ``gather:<parameter>`` brings each to its layout in use when it is first read; its gradient and its new
-        value are laid out as it rests.
+        A step ``gather:<parameter>`` brings each to its layout in use when it is first read, cast before where it is
+        read in a smaller dtype alone; its gradient and its new value are laid out as it rests.
     regather : bool
         Whether what is gathered is given up after the forward, and gathered once more, in ``regather:<parameter>``,
         when the backward first reads it (ZeRO-3, FSDP); else it is kept in between (ZeRO-2).
@@ -123,7 +124,7 @@ def expand(
     resting = layouts_at_rest(traced, mesh, stored or {}, used)
     given = {**used, **resting}
     traced = taken_anew(traced, resting) if regather else traced
-    in_use = InUse({name: used[name] for name in resting}, regather)
+    in_use = InUse(traced, {name: used[name] for name in resting}, regather)
     state = {found.name for found in traced.inputs if found.role in ("parameter", "buffer")}
     policy = OutputPolicy(
         pending,

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from spmd_lab.errors import ExpansionError, SpmdLabError, UnsupportedOperatorError
+from spmd_lab.expand.in_use import InUse
 from spmd_lab.expand.steps import make_step
 from spmd_lab.expand.subgraph import Subgraph, known_subgraphs, moving
 from spmd_lab.layout import replicated
@@ -17,27 +18,17 @@ from spmd_lab.rules import OpCall, TensorArg, plan_call, registered_rule
 from spmd_lab.torch_internals.operators import is_operator, is_random
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable
 
     from spmd_lab.expand.values import Step
     from spmd_lab.layout import Layout
     from spmd_lab.mesh import Mesh
     from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["InUse", "Propagated", "Random", "Unsupported", "propagate"]
+__all__ = ["Propagated", "Random", "Unsupported", "propagate"]
 
 Unsupported = Literal["replicate", "error"]
 Random = Literal["exact", "local"]
-
-
-class InUse(NamedTuple):
-    """The layouts in which parameters are used that rest otherwise, by name.
-
-    With ``in_each_phase`` they are brought there in the forward and once more in the backward, else once.
-    """
-
-    layouts: Mapping[str, Layout]
-    in_each_phase: bool = True
 
 
 class Propagated(NamedTuple):
@@ -86,7 +77,7 @@ def propagate(
     UnsupportedOperatorError
         If fallbacks are refused: all of them are named, each once, with the lines that call them.
     """
-    walk = _Walk(traced, mesh, late, random, in_use or InUse({}))
+    walk = _Walk(traced, mesh, late, random, in_use or InUse(traced, {}, in_each_phase=True))
     names = {found.node: found.name for found in traced.inputs}
     walk.layouts.update({node: layouts[name] for node, name in names.items() if name in layouts})
     walk.shown.update(names)
@@ -123,7 +114,6 @@ class _Walk:
     ) -> None:
         self.traced = traced
         self.in_use = in_use
-        self.gathered: dict[tuple[fx.Node, str], str] = {}
         self.random = random
         self.mesh = mesh
         self.late = late
@@ -186,7 +176,8 @@ class _Walk:
                 meta = value.meta["val"]
                 if not isinstance(meta, torch.Tensor):
                     raise self.error(node, f"{node.target} reads {value.name}, which is no tensor")
-                layout = self.layout_in_use(value) or self.layout_of(value)
+                gathered = self.in_use.gather(value, node)
+                layout = self.layout_of(value) if gathered is None else gathered.need
                 found = TensorArg(len(tensors), layout, meta.stride())
                 tensors.append(found)
                 read.append(value)
@@ -209,28 +200,19 @@ class _Walk:
         return call, tuple(read), (node.target, *constants, registered_rule(node.target))
 
     def gather(self, value: fx.Node, reader: fx.Node) -> None:
-        """Add the step that brings an input to its layout in use, where a node is the first one to read it there."""
-        need, place = self.layout_in_use(value), self.place_of(value, reader)
-        if need is None or place in self.gathered:
+        """Add the step whose result a node reads in the place of a value, where it is the first one to read it."""
+        found = self.in_use.gather(value, reader)
+        if found is None or found.step in self.subgraphs:
             return
-        name, phase = self.shown_name(value), self.traced.phase(reader)
-        again = any(node is value for node, _ in self.gathered)  # the backward follows the forward
-        step = self.gathered[place] = f"regather:{name}" if again else f"gather:{name}"
-        subgraph = self.subgraphs[step] = moving(self.layouts[value.name], need)
-        self.layouts[step] = need
-        self.steps.append(make_step(step, "gather", self.traced.source(reader), phase, (name,), subgraph))
+        self.layouts[found.step] = found.need
+        subgraph = self.subgraphs[found.step] = moving(self.layouts[value.name], found.need)
+        source, phase = self.traced.source(reader), self.traced.phase(reader)
+        self.steps.append(make_step(found.step, "gather", source, phase, (self.shown_name(value),), subgraph))
 
     def read_as(self, value: fx.Node, reader: fx.Node) -> str:
         """The name of a value as a node reads it: of what is gathered, the name of the step that does."""
-        return self.gathered.get(self.place_of(value, reader)) or self.shown_name(value)
-
-    def place_of(self, value: fx.Node, reader: fx.Node) -> tuple[fx.Node, str]:
-        """Readers of one value that share what is gathered have the same."""
-        return value, self.traced.phase(reader) if self.in_use.in_each_phase else ""
-
-    def layout_in_use(self, value: fx.Node) -> Layout | None:
-        """That of an input that rests otherwise."""
-        return self.in_use.layouts.get(self.shown_name(value)) if value.op == "placeholder" else None
+        found = self.in_use.gather(value, reader)
+        return self.shown_name(value) if found is None else found.step
 
     def layout_of(self, node: fx.Node) -> Layout:
         if node.name not in self.layouts:

@@ -64,7 +64,7 @@ def _counts(steps: Sequence[Step]) -> CountsRecord:
     in_steps = [found for step in operators for found in step.collectives]
     return CountsRecord(
         operators=len(operators),
-        gathers=len({operand.name for step in gathers for operand in step.operands}),
+        gathers=len({step.name.partition(":")[2] for step in gathers}),
         resolves=len(resolves),
         resolves_are_gradients=all(step.name.startswith(f"{_RESOLVE}grad(") for step in resolves),
         forward_collectives=sum(found.phase == "forward" for found in in_steps),

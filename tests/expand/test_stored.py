@@ -228,6 +228,52 @@ def test_what_the_backward_makes_of_a_parameter_it_makes_of_what_it_gathers() ->
     program.verify().raise_if_wrong()
 
 
+class Autocast(nn.Module):
+    """Two layers in a smaller dtype, with a norm between them that reads its parameters as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(6, 10), nn.LayerNorm(10), nn.Linear(10, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.down(self.norm(F.gelu(self.up(x)))).float()
+
+
+@pytest.mark.parametrize("mesh", [sl.Mesh(dp=4), sl.Mesh(dp=2, tp=2)], ids=str)
+def test_what_is_read_in_a_smaller_dtype_is_cast_before_it_is_gathered(mesh: sl.Mesh) -> None:
+    rules = COLUMNS_THEN_ROWS if "tp" in mesh.axes else {}
+    how = {"mesh": mesh, "params": rules, "batch": "dp", "stored": sl.fsdp("dp"), "loss": weighted}
+    x = torch.randn(8, 6, requires_grad=True)
+    expansion = proved(Autocast(), x, **how)
+    assert kept_of_parameters(expansion.program.rewrite(*PASSES)) == []
+    gathered = {step.name: str(step.outputs[0])[:4] for step in expansion.steps if step.op == "gather"}
+    assert {name.rpartition(".")[0] for name, dtype in gathered.items() if dtype == "bf16"} == {
+        "gather:up",
+        "gather:down",
+        "regather:up",
+        "regather:down",
+    }
+    assert gathered["gather:norm.weight"] == gathered["regather:norm.weight"] == "f32["
+    assert "to gather 6 parameters" in repr(expansion)
+    once = proved(Autocast(), x, regather=False, **how)
+    assert str(once.layout("gather:down.weight"))[:4] == "bf16"
+    assert str(once.layout("grad(down.weight)"))[:4] == "f32["
+
+
+def test_what_is_read_in_two_dtypes_is_gathered_in_its_own() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(6, 6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x.tanh() @ self.w) * (x.bfloat16() @ self.w.bfloat16()).float()
+
+    expansion = proved(Both(), torch.randn(4, 6), mesh=sl.Mesh(dp=2), batch="dp", stored=sl.fsdp("dp"))
+    assert str(expansion.layout("gather:w")) == "f32[6, 6]"
+
+
 # --- rules ---
 
 
