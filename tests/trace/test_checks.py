@@ -59,7 +59,7 @@ def test_ranks_refuse_what_torch_refuses() -> None:
     assert not expansion.collectives
     run = sl.rebuild(expansion).for_rank(1)
     run(torch.randn(2, 3), torch.ones(2, 3))
-    with pytest.raises(RuntimeError, match=r"Distribution.__init__ refuses"):
+    with pytest.raises(RuntimeError, match="refuses"):
         run(torch.randn(2, 3), torch.tensor([1.0, 1.0, -1.0]).expand(2, 3))
 
 
