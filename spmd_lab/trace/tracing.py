@@ -36,7 +36,8 @@ def trace(
     Nothing is computed and no memory is used: every tensor is stood for by a fake one. Tensors and modules that
     ``fn`` or ``loss`` close over become named inputs and parameters. The user's module, its hooks and the random
     state are left as they were. What lies in a ``torch.utils.checkpoint`` is marked, and `TracedGraph.notes` tells of
-    it: `sl.distribute` computes it again in the backward, a graph that runs as a whole keeps it.
+    it: `sl.distribute` computes it again in the backward, a graph that runs as a whole keeps it. Where torch looks at
+    data only to refuse it, as distributions do with their parameters, the graph asserts what is wanted, on every rank.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ def check(
     fn: Callable[..., object],
     *tensors: torch.Tensor,
     meshes: Sequence[sl.Mesh] = MESHES,
-    most: int = 12,
+    most: int = 9,
     fallback: bool = True,
     kinds: Sequence[str] = ("sum",),
 ) -> int:
