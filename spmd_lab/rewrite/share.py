@@ -37,7 +37,7 @@ def share(graph_module: fx.GraphModule, expansion: Expansion, rank: int) -> None
 
     A backward node does not become a forward one, as that would have to be kept until then, unless it is the result of
     a collective that is no larger than what would have been kept in its place: the sum of a residual stream is, a
-    gathered parameter is not.
+    gathered parameter is not; and what is gathered anew, in whatever way, is not kept.
 
     What a step sends in its own local program, and not to redistribute an operand, it goes on to send: it is announced.
 
@@ -98,6 +98,8 @@ def _may_replace(first: fx.Node, second: fx.Node) -> bool:
         return False  # what a step computes on the way to its value is its own
     if first.meta.get("phase") == second.meta.get("phase"):
         return True
+    if str(second.meta.get("spmd_step", "")).startswith("regather:"):
+        return False
     made = first.args[0] if first.target is WAIT else first
     return isinstance(made, fx.Node) and made.target in _NO_LARGER
 

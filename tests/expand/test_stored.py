@@ -187,6 +187,14 @@ def test_no_gathered_parameter_is_kept_between_the_halves(name: str, passes: tup
     assert kept_of_parameters(once) != []
 
 
+@pytest.mark.parametrize("stored", ["o i/dp", "o i", "o/dp i"])
+def test_nothing_is_kept_in_whatever_way_a_parameter_is_brought_to_its_layout_in_use(stored: str) -> None:
+    """Exchanged, cut or gathered: what the backward reads, it brings there itself."""
+    how = {"params": {"down.weight": "o/dp i"}, "stored": {"down.weight": stored}, "batch": "dp"}
+    expansion = proved(Mlp(), torch.randn(4, 8), mesh=sl.Mesh(dp=2), **how)
+    assert kept_of_parameters(expansion.program.rewrite(*PASSES)) == []
+
+
 class Keeping(torch.autograd.Function):
     """Saves a product and a sine that its forward does not need."""
 
