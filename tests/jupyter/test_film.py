@@ -316,14 +316,14 @@ def test_a_node_that_is_clicked_shows_its_card(page: Page, expansion: sl.Expansi
         card = local.filter(has_text=node.line.statement).first
         card.locator("summary").focus()
         page.keyboard.press(" ")
-        assert card.locator("div").first.is_visible()
+        card.locator("div").first.wait_for()
         assert ("sent per rank" in card.inner_text()) == (node.collective is not None)
     assert page.inner_text("#play") == "▶ play"
 
     before = next(node for node in frame.traced if node.frame >= 0)
     card = stages.filter(has_text="the single-device program").locator("details").first
     card.locator("summary").click()
-    assert card.get_by_role("columnheader", name="needs").is_visible()
+    card.get_by_role("columnheader", name="needs").wait_for()
     step = expansion.steps[before.frame]
     assert all(str(operand.need) in card.inner_text() for operand in step.operands)
     card.get_by_role("button", name="go to this step").click()

@@ -103,12 +103,12 @@ def test_a_notebook_is_run_and_its_outputs_answer(lab: Any) -> None:
     assert blocks.locator("img").first.evaluate("(image) => image.complete && image.naturalWidth > 0")
 
     film = outputs.nth(1)
-    film.get_by_text(re.compile(r"^step 1 of \d+: ")).wait_for()
-    before = film.get_by_text(re.compile(r"^step 1 of \d+: ")).inner_text()
+    film.locator("b", has_text=re.compile(r"^step 1 of \d+: ")).wait_for()
+    before = film.locator("b", has_text=re.compile(r"^step 1 of \d+: ")).inner_text()
     film.locator("[role=slider]").first.focus()
     for _ in range(3):
         lab.keyboard.press("ArrowRight")
-    changed = film.get_by_text(re.compile(r"^step 4 of \d+: "))
+    changed = film.locator("b", has_text=re.compile(r"^step 4 of \d+: "))
     changed.wait_for()
     assert changed.inner_text().partition(": ")[2] != before.partition(": ")[2]
 

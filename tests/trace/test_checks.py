@@ -13,6 +13,7 @@ from torch.distributions import (
     Categorical,
     ContinuousBernoulli,
     Dirichlet,
+    Distribution,
     Geometric,
     MultivariateNormal,
     Normal,
@@ -25,7 +26,16 @@ from spmd_lab.errors import TraceError
 from tests.trace.programs import check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(autouse=True)
+def checking() -> Iterator[None]:
+    """Distributions check what they are given; ``torch.compile`` turns that off for the whole process."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(True)
+    yield
+    Distribution.set_default_validate_args(before)
 
 
 def divergence(mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
