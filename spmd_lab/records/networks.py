@@ -90,7 +90,7 @@ def _traced(value: TracedGraph, node: fx.Node) -> str:
 
 @_layout.register
 def _step(value: Step, node: fx.Node) -> str:
-    placeholders = [each for each in value.local_graph.graph.nodes if each.op == "placeholder"]
+    placeholders = node.graph.find_nodes(op="placeholder")
     places = dict(zip(placeholders, value.operands, strict=False))
     return str(places[node].have) if node in places else ""
 

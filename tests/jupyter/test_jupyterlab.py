@@ -17,6 +17,7 @@ import nbformat
 import pytest
 
 from tests.conftest import chromium
+from tests.show.models import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,15 +35,16 @@ CELLS = (
     "expansion.film()",
     "expansion.live()",
 )
+METADATA = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A JupyterLab of its own, which ends with the tests: where its notebook is."""
+    """A JupyterLab of its own, which ends with the tests: where its notebooks are."""
     folder = tmp_path_factory.mktemp("lab")
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in CELLS])
-    notebook.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    nbformat.write(notebook, folder / "seen.ipynb")
+    cells = [nbformat.v4.new_code_cell(code) for code in CELLS]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=METADATA), folder / "seen.ipynb")
+    nbformat.write(_from_elsewhere(), folder / "elsewhere.ipynb")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -53,10 +55,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process = subprocess.Popen(command, env={**os.environ, **homes}, stdout=log, stderr=log)
     try:
         _wait_for(f"http://127.0.0.1:{port}/api?token=seen")
-        yield f"http://127.0.0.1:{port}/lab/tree/seen.ipynb?token=seen"
+        yield f"http://127.0.0.1:{port}/lab/tree/{{}}?token=seen"
     finally:
         process.terminate()
         process.wait(20)
+
+
+def _from_elsewhere() -> nbformat.NotebookNode:
+    """A notebook that was run by somebody else: it has outputs that are not signed here."""
+    expansion = expanded()
+    shown = {"text/html": expansion._repr_html_(), "text/plain": repr(expansion)}
+    output = nbformat.v4.new_output("execute_result", shown, execution_count=1)
+    cell = nbformat.v4.new_code_cell("expansion", execution_count=1, outputs=[output])
+    return nbformat.v4.new_notebook(cells=[cell], metadata=METADATA)
 
 
 def _wait_for(address: str) -> None:
@@ -77,7 +88,7 @@ def lab(server: str) -> Iterator[Any]:
         browser = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1300, "height": 2400})
         page.set_default_timeout(40_000)
-        page.goto(server)
+        page.goto(server.format("seen.ipynb"))
         page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell")
         page.get_by_text(re.compile(r"\| Idle$")).wait_for()
         yield page
@@ -118,3 +129,17 @@ def test_a_notebook_is_run_and_its_outputs_answer(lab: Any) -> None:
     told.wait_for()
     assert "'blocks.*.up.bias': 'f32[64/tp]'" in live.inner_text()
     assert "'blocks.*.up.weight'" not in live.locator("pre", has_text="sl.expand(").inner_text()
+
+
+def test_a_notebook_that_is_not_trusted_reads_too(lab: Any, server: str) -> None:
+    lab.goto(server.format("elsewhere.ipynb"))
+    card = lab.locator(".jp-OutputArea-output:visible").first
+    card.get_by_text("4 ranks, one program").wait_for()
+    assert lab.get_by_title(re.compile("not trusted", re.IGNORECASE)).count()
+    assert "sent per rank" in card.inner_text()
+    while closed := [each for each in card.locator("details:not([open]) > summary").all() if each.is_visible()]:
+        closed[0].click()
+    told = card.inner_text()
+    for facts in ("all_reduce", "f32[64/tp, 16]", "operand", "needs"):
+        assert facts in told, facts
+    assert card.locator("img").first.evaluate("(image) => image.complete && image.naturalWidth > 0")

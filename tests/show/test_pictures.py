@@ -385,6 +385,8 @@ def test_a_trace_and_a_step_are_graphs_too(expansion: sl.Expansion, step: sl.Ste
         node.name for node in expansion.traced.op_nodes
     }
     assert set(step.to_networkx()) == {node.name for node in step.local_graph.graph.nodes}
+    lying = [facts["layout"] for _, facts in step.to_networkx().nodes(data=True) if facts["kind"] == "input"]
+    assert lying == [str(operand.have) for operand in step.operands]
 
 
 def test_a_graph_is_written_for_graphviz(step: sl.Step, tmp_path: Path) -> None:
