@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["expansion_html"]
 
-_NAME_WIDTH, _LAYOUT_WIDTH, _TALLIES_WIDTH, _INDENT_WIDTH = 19.0, 20.0, 34.0, 1.2
+_NAME_WIDTH, _LAYOUT_WIDTH, _TALLIES_WIDTH, _INDENT_WIDTH = 19.0, 20.0, 38.0, 1.2
 
 
 def expansion_html(record: ExpansionRecord, proof: Html = Html("")) -> Html:  # noqa: B008
@@ -38,7 +38,7 @@ def expansion_html(record: ExpansionRecord, proof: Html = Html("")) -> Html:  # 
             _largest_lines(record),
             _modules(record),
             _resolves(record),
-            tag("div", code(muted(next_line(record))), style="margin-top:6px"),
+            tag("div", code(muted(next_line(record, proved=bool(proof)))), style="margin-top:6px"),
         ]
     )
 

@@ -110,11 +110,11 @@ def expansion_sentence(record: ExpansionRecord) -> str:
     return f"{record.name} on {mesh_text(record.axes)}: {expansion_counts(record.counts)}"
 
 
-def next_line(record: ExpansionRecord) -> str:
-    """What to look at next, as a line that can be typed."""
-    if not record.lines.groups or not record.lines.groups[0].place:
-        return "next: expansion.program.verify()"
-    return f'next: expansion["{record.lines.groups[0].place}"]'
+def next_line(record: ExpansionRecord, *, proved: bool = False) -> str:
+    """What to look at next, as a line that can be typed: what sends most, and the proof where it is not there."""
+    largest = [f'expansion["{group.place}"]' for group in record.lines.groups[:1] if group.place]
+    proof = [] if proved and largest else ["expansion.program.verify()"]
+    return f"next: {', '.join(largest + proof)}"
 
 
 def step_sentence(record: StepRecord) -> str:

@@ -107,10 +107,12 @@ def test_an_operand_that_is_read_twice_is_shown_twice() -> None:
     assert torch.equal(step.local_graph(three, three), three * three)
 
 
-def test_an_expansion_ends_with_a_line_that_runs(expansion: sl.Expansion) -> None:
+def test_an_expansion_ends_with_what_to_run_next(expansion: sl.Expansion) -> None:
     last = repr(expansion).splitlines()[-1]
     assert last.startswith("next: expansion[")
-    assert eval(last.removeprefix("next: "), {"expansion": expansion})
+    found, report = eval(last.removeprefix("next: "), {"expansion": expansion})
+    assert found
+    assert report.ok
 
 
 def test_a_wrong_program_is_told_where_it_is_wrong(expansion: sl.Expansion) -> None:
