@@ -10,6 +10,7 @@ from spmd_lab.errors import ArgumentError, expect
 from spmd_lab.expand.anew import taken_anew
 from spmd_lab.expand.arguments import batch_inputs, input_layouts, layouts_at_rest, requested_outputs
 from spmd_lab.expand.expansion import Expansion
+from spmd_lab.expand.found import Steps
 from spmd_lab.expand.in_use import InUse
 from spmd_lab.expand.propagate import Random, Unsupported, propagate
 from spmd_lab.expand.resolve import OutputPolicy, resolve_outputs, tangent_layout
@@ -143,7 +144,7 @@ def expand(
     return Expansion(
         traced=traced,
         mesh=mesh,
-        steps=(*propagated.steps, *resolving),
+        steps=Steps((*propagated.steps, *resolving)),
         layouts=propagated.layouts,
         input_layouts=tuple(propagated.layouts[found.node] for found in traced.inputs),
         output_layouts=final,

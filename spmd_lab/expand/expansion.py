@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from spmd_lab.errors import ArgumentError, expect, nearest
-from spmd_lab.expand.found import Steps
+from spmd_lab.expand.found import StepList, Steps
 from spmd_lab.expand.values import Collective, Step
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ class Expansion:
         The program of one device.
     mesh : Mesh
         The mesh.
-    steps : tuple of Step
-        One per ATen operator, in order, and in front of those that first read it one per parameter that is gathered;
-        then one per output that has to be resolved.
+    steps : Steps
+        A tuple: one per ATen operator, in order, and in front of those that first read it one per parameter that is
+        gathered; then one per output that has to be resolved.
     layouts : mapping of str to Layout
         The layout of every tensor node of the traced graph, and of what steps gather, by their names.
     input_layouts, output_layouts : tuple
@@ -59,7 +59,7 @@ class Expansion:
 
     traced: TracedGraph
     mesh: Mesh
-    steps: tuple[Step, ...]
+    steps: Steps
     layouts: Mapping[str, Layout]
     input_layouts: tuple[Layout, ...]
     output_layouts: tuple[Layout | None, ...]
@@ -130,7 +130,7 @@ class Expansion:
     def __iter__(self) -> Iterator[Step]:
         return iter(self.steps)
 
-    def __getitem__(self, key: str | fx.Node | Step | Collective) -> Step | Steps:
+    def __getitem__(self, key: str | fx.Node | Step | Collective) -> Step | StepList:
         """Find steps.
 
         Parameters
@@ -157,7 +157,7 @@ class Expansion:
         if isinstance(key, (fx.Node, Step)):
             return self.step(self._producer(key.name))
         found = self._find(key)
-        return found[0] if len(found) == 1 else Steps(found)
+        return found[0] if len(found) == 1 else StepList(found)
 
     def _find(self, key: str) -> list[Step]:
         named = self._by_name.get(self._producer(key))

@@ -1,24 +1,46 @@
-"""Several steps at once, as `Expansion` finds them."""
+"""Several steps at once: all of an expansion, or those that are found in it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex, cast, overload
 
 if TYPE_CHECKING:
     from spmd_lab.expand.values import Step
 
-__all__ = ["Steps"]
+__all__ = ["StepList", "Steps"]
 
 
-class Steps(list["Step"]):
-    """A list of steps that prints one line each, and unfolds in a notebook."""
+class _Listed:
+    """Prints one line for each step, and unfolds in a notebook; of very many, those in the middle are counted."""
 
     def __repr__(self) -> str:
         from spmd_lab.records import text
 
-        return text(self)
+        return text(cast("Steps | StepList", self))
 
     def _repr_html_(self) -> str:
         from spmd_lab.records import html
 
-        return html(self)
+        return html(cast("Steps | StepList", self))
+
+
+class Steps(_Listed, tuple["Step", ...]):
+    """The steps of an expansion, in order."""
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> Step: ...
+    @overload
+    def __getitem__(self, key: slice) -> Steps: ...
+    def __getitem__(self, key: SupportsIndex | slice) -> Step | Steps:
+        return Steps(super().__getitem__(key)) if isinstance(key, slice) else super().__getitem__(key)
+
+
+class StepList(_Listed, list["Step"]):
+    """The steps that `Expansion` finds for a key."""
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> Step: ...
+    @overload
+    def __getitem__(self, key: slice) -> StepList: ...
+    def __getitem__(self, key: SupportsIndex | slice) -> Step | StepList:
+        return StepList(super().__getitem__(key)) if isinstance(key, slice) else super().__getitem__(key)

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from spmd_lab.errors import ExpansionError, SpmdLabError, UnsupportedOperatorError
+from spmd_lab.expand.found import Steps
 from spmd_lab.expand.in_use import InUse
 from spmd_lab.expand.steps import make_step
 from spmd_lab.expand.subgraph import Subgraph, known_subgraphs, moving
@@ -97,7 +98,7 @@ def _visit(walk: _Walk, node: fx.Node) -> None:
     try:
         walk.visit(node)
     except SpmdLabError as error:
-        error.steps = tuple(walk.steps)
+        error.steps = Steps(walk.steps)
         raise
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import linecache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import (
@@ -23,7 +23,6 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 import spmd_lab as sl
-from spmd_lab.expand.found import Steps
 from spmd_lab.jupyter.cell import cell_program
 from spmd_lab.jupyter.command_line import LineError, call_of, expression_of, rules_of, separate
 from spmd_lab.jupyter.proved import proved
@@ -171,7 +170,7 @@ def _expanded(
         return sl.spmd_expand(fn, *args, kwargs=kwargs, mesh=mesh, **placing)
     except sl.SpmdLabError as error:
         if error.steps:
-            display(Steps(cast("tuple[sl.Step, ...]", error.steps)))
+            display(error.steps)
         raise
 
 

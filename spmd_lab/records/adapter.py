@@ -6,7 +6,7 @@ from functools import singledispatch
 from typing import Union
 
 from spmd_lab.expand.expansion import Expansion
-from spmd_lab.expand.found import Steps
+from spmd_lab.expand.found import StepList, Steps
 from spmd_lab.expand.values import Step
 from spmd_lab.explain import CollectiveGroups, CollectiveTable
 from spmd_lab.prove import VerifyReport
@@ -22,7 +22,9 @@ from spmd_lab.trace.values import TracedGraph
 
 __all__ = ["Shown", "adapt", "adapt_briefly"]
 
-Shown = Union[TracedGraph, Step, Steps, Expansion, CollectiveTable, CollectiveGroups, Program, VerifyReport]  # noqa: UP007
+Shown = Union[  # noqa: UP007
+    TracedGraph, Step, Steps, StepList, Expansion, CollectiveTable, CollectiveGroups, Program, VerifyReport
+]
 
 
 _STEPS = 60
@@ -47,8 +49,9 @@ def _expansion(value: Expansion) -> Record:
     return expansion_record(value, pictures=True)
 
 
-@adapt.register
-def _steps(value: Steps) -> Record:
+@adapt.register(Steps)
+@adapt.register(StepList)
+def _steps(value: Steps | StepList) -> Record:
     half = _STEPS // 2
     listed = value if len(value) <= _STEPS else [*value[:half], *value[-half:]]
     return StepsRecord(tuple(step_record(step) for step in listed), len(value) - len(listed))

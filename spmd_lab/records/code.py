@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
     from spmd_lab.mesh import Mesh
 
-__all__ = ["code_record", "collective_axis", "expression", "global_comment", "identifier", "is_collective", "op_name"]
+__all__ = [
+    "code_record",
+    "collective_axis",
+    "expression",
+    "global_comment",
+    "identifier",
+    "is_collective",
+    "op_name",
+    "statement",
+]
 
 
 def code_record(
@@ -28,6 +37,7 @@ def code_record(
     arguments: Sequence[tuple[str, str]],
     results: Sequence[tuple[str, str, str]],
     mesh: Mesh | None = None,
+    does: Callable[[fx.Node], tuple[str, ...]] = lambda node: (),
 ) -> CodeRecord:
     """A graph as Python.
 
@@ -45,6 +55,8 @@ def code_record(
         Likewise of each output, with what to say about it.
     mesh : Mesh, optional
         Whose axes the collectives name.
+    does : callable
+        What to say above the statements that an operator becomes, line by line.
     """
     nodes = list(graph.nodes)
     placeholders = [node for node in nodes if node.op == "placeholder"]
@@ -59,26 +71,34 @@ def code_record(
         function=identifier(function),
         namespaces=_namespaces(nodes),
         arguments=tuple((takes_self if any(node.op == "get_attr" for node in nodes) else []) + described),
-        lines=tuple(_line(node, comment, mesh) for node in nodes if node.op in ("call_function", "get_attr")),
+        lines=tuple(_line(node, comment, does, mesh) for node in nodes if node.op in ("call_function", "get_attr")),
         results=tuple(ArgumentRecord(expression(value), *said) for value, said in zip(flat, results, strict=True)),
     )
 
 
-def _line(node: fx.Node, comment: Callable[[fx.Node], str], mesh: Mesh | None) -> CodeLine:
+def _line(
+    node: fx.Node, comment: Callable[[fx.Node], str], does: Callable[[fx.Node], tuple[str, ...]], mesh: Mesh | None
+) -> CodeLine:
     axis = collective_axis(node)
     position = mesh.axes.index(axis) if mesh is not None and axis in mesh.axes else -1
     return CodeLine(
-        statement=f"{node.name} = {_call(node)}",
+        statement=statement(node),
         comment=comment(node),
         line=line_record(node.meta.get("source")),
         phase="resolve" if resolves(node) else node.meta.get("phase", ""),
         axis=position,
+        does=does(node),
     )
 
 
 def resolves(node: fx.Node) -> bool:
     """Whether a node of a program belongs to an output that is resolved."""
     return str(node.meta.get("spmd_step", "")).startswith("resolve:")
+
+
+def statement(node: fx.Node) -> str:
+    """A node as Python."""
+    return f"{node.name} = {_call(node)}"
 
 
 def _call(node: fx.Node) -> str:

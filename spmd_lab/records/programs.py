@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spmd_lab.records.code import code_record, is_collective
+from spmd_lab.records.code import code_record, is_collective, statement
 from spmd_lab.records.layouts import layout_record, mesh_axes
 from spmd_lab.show.value_records import ProgramRecord
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from spmd_lab.expand.expansion import Expansion
+    from spmd_lab.expand.values import Step
     from spmd_lab.layout import Layout
     from spmd_lab.rebuild import Program
 
@@ -43,8 +44,35 @@ def program_record(program: Program) -> ProgramRecord:
                 for found, layout in zip(expansion.traced.outputs, program.output_layouts, strict=True)
             ],
             mesh=expansion.mesh,
+            does=_Expanded(expansion, graph),
         ),
     )
+
+
+class _Expanded:
+    """Says of a node of a program which traced one it helps to compute, and how operands get to where it needs them."""
+
+    def __init__(self, expansion: Expansion, graph: fx.Graph) -> None:
+        named = [str(node.meta["spmd_step"]) for node in graph.nodes if "spmd_step" in node.meta]
+        helped = {node.meta["spmd_step"] for node in graph.nodes if "spmd_step" in node.meta and _helps(node)}
+        traced = {node.name: statement(node) for node in expansion.traced.op_nodes}
+        steps = {name: expansion.step(name) for name in dict.fromkeys(named) if name in helped}
+        self.told = {name: _told(step, traced.get(name, name)) for name, step in steps.items()}
+
+    def __call__(self, node: fx.Node) -> tuple[str, ...]:
+        return self.told.get(str(node.meta.get("spmd_step", "")), ())
+
+
+def _helps(node: fx.Node) -> bool:
+    """Whether a node is none of the traced ones."""
+    return node.op in ("call_function", "get_attr") and not node.meta.get("spmd_value")
+
+
+def _told(step: Step, done: str) -> tuple[str, ...]:
+    """What a step does, with its operands that move."""
+    moved = (each for each in step.operands if each.redistribution is not None)
+    ways = (f"  {each.name}: {layout_record(each.have).text} -> {layout_record(each.need).text}" for each in moved)
+    return (done, *dict.fromkeys(ways))
 
 
 def _placeholders(graph: fx.Graph) -> list[fx.Node]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from spmd_lab.show.part_records import ArgumentRecord, CodeLine, CodeRecord
 
-__all__ = ["code_text", "group_heading", "groups_of", "statements_text"]
+__all__ = ["code_text", "group_heading", "groups_of", "statements_text", "step_groups"]
 
 _COMMENT_COLUMN = 64
 
@@ -76,6 +76,12 @@ def group_heading(first: CodeLine) -> str:
     return f"# {first.line.text}{module}"
 
 
+def step_groups(group: Sequence[CodeLine]) -> list[tuple[list[str], list[CodeLine]]]:
+    """The statements of a group by what they do together, with the comments that say so."""
+    found = groupby(group, key=lambda line: line.does)
+    return [([f"#   {told}" for told in does], list(lines)) for does, lines in found]
+
+
 def _grouped(lines: Sequence[CodeLine], phase: str) -> list[str]:
     texts: list[str] = []
     for first, group in groups_of(lines):
@@ -85,7 +91,9 @@ def _grouped(lines: Sequence[CodeLine], phase: str) -> list[str]:
         heading = group_heading(first)
         if heading:
             texts.append(f"    {heading}")
-        texts.extend(_commented(group))
+        for does, lines_of_step in step_groups(group):
+            texts.extend(f"    {told}" for told in does)
+            texts.extend(_commented(lines_of_step))
     return texts
 
 

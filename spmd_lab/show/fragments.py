@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spmd_lab.show.code_text import group_heading, groups_of
+from spmd_lab.show.code_text import group_heading, groups_of, step_groups
 from spmd_lab.show.markup import Html, bold, code, details, escaped, joined, muted, pre, table, tag
 from spmd_lab.show.sentences import tally_text
 from spmd_lab.show.theme import CODE, NOWRAP, PENDING, SYMBOLS, axis_colour
@@ -198,7 +198,9 @@ def _statements(lines: Sequence[CodeLine], phase: str) -> list[Html]:
         phase = first.phase
         heading = group_heading(first)
         parts.extend([muted(f"{heading}\n")] if heading else [])
-        parts.extend(_statement(line) for line in group)
+        for does, lines_of_step in step_groups(group):
+            parts.extend(muted(f"{told}\n") for told in does)
+            parts.extend(_statement(line) for line in lines_of_step)
     return parts
 
 

@@ -66,13 +66,17 @@ class LineRecord:
 
 @dataclass(frozen=True)
 class CodeLine:
-    """One statement; ``axis`` is that of a collective, else -1; ``line`` is the user's."""
+    """One statement; ``axis`` is that of a collective, else -1; ``line`` is the user's.
+
+    ``does`` says, line by line, what it and its neighbours do together, where one operator becomes several statements.
+    """
 
     statement: str
     comment: str
     line: LineRecord | None
     phase: str
     axis: int = -1
+    does: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import spmd_lab as sl
-from spmd_lab.expand.found import Steps
 from spmd_lab.expand.propagate import _Walk
 from spmd_lab.jupyter.cell import cell_program
 from spmd_lab.prove import VerifyReport, verify
@@ -366,7 +365,7 @@ def test_what_was_expanded_before_an_error_is_shown(shell: InteractiveShell, mon
 
 
 def test_of_many_steps_before_an_error_the_middle_is_left_out() -> None:
-    steps = Steps(expanded(12).steps)
+    steps = expanded(12).steps
     assert len(steps) > 300
     for told in (repr(steps), read(steps._repr_html_()).text):
         assert f"... {len(steps) - 60} more steps ..." in told
@@ -374,7 +373,7 @@ def test_of_many_steps_before_an_error_the_middle_is_left_out() -> None:
         assert steps[0].name in told
         assert steps[-1].name in told
     assert len(steps._repr_html_()) < 250_000
-    assert "more steps" not in repr(Steps(steps[:60]))
+    assert "more steps" not in repr(steps[:60])
 
 
 @pytest.mark.parametrize(

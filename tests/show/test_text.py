@@ -79,6 +79,21 @@ def test_a_program_prints_the_layouts_of_its_values(expansion: sl.Expansion) -> 
             assert f"# {expansion.layout(node).with_local_sizes()}" in whole
 
 
+def test_a_program_prints_what_becomes_of_each_operator(expansion: sl.Expansion) -> None:
+    lines = expansion.program.to_text().splitlines()
+    traced = expansion.traced.to_text()
+    moved = [(step, operand) for step in expansion.steps for operand in step.operands if operand.redistribution]
+    assert len(moved) > 10
+    for step, operand in moved:
+        way = f"    #     {operand.name}: {operand.have} -> {operand.need}"
+        title = "    #   " if step.only_moves else f"    #   {step.name} = "
+        heading = next(at for at, line in enumerate(lines) if line.startswith(title) and step.name in line)
+        following = lines[heading + 1 :]
+        ways = following[: next(at for at, line in enumerate(following) if not line.startswith("    #     "))]
+        assert way in ways
+        assert step.only_moves or lines[heading].removeprefix("    #   ") in traced
+
+
 def test_a_step_prints_what_it_does(step: sl.Step) -> None:
     printed = repr(step)
     lines = printed.splitlines()
