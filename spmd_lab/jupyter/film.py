@@ -8,7 +8,7 @@ import ipywidgets as widgets
 
 from spmd_lab.records import film_of
 from spmd_lab.show.files import write_text
-from spmd_lab.show.film_html import frame_html, holdings_html, step_card, strip_html
+from spmd_lab.show.film_html import frame_html, holdings_html, step_card, step_picture, strip_html
 from spmd_lab.show.film_page import film_page, module_paths
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class Film:
             self.index,
             lambda frame: holdings_html(frame.holdings, rank),
             lambda index: step_card(self.record, index),
+            step_picture,
         )
 
     def _filter(self, _: object = None) -> None:

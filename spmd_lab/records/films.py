@@ -80,7 +80,7 @@ class _Camera:
         start = max(0, at - _AROUND)
         around = slice(start, at + _AROUND + 1)
         return FrameRecord(
-            step=step_record(step, graph=False),
+            step=step_record(step, graph=False, picture=_has_way(step)),
             phase="resolve" if step.op == "resolve" else step.phase,
             module=step.source.module if step.source is not None else "",
             traced=tuple(map(TracedNodeRecord, self.traced.lines[around], self.frames_of[around])),
@@ -109,6 +109,11 @@ class _Camera:
         held = {node: str(node.meta.get("spmd_value", "")) for node in self.program.nodes[first:last]}
         layouts = self.expansion.layouts
         return {node: (name, layouts[name]) for node, name in held.items() if name in layouts}
+
+
+def _has_way(step: Step) -> bool:
+    """Whether an operand of a step has to be brought to where it is needed, or ranks communicate in it."""
+    return bool(step.collectives) or any(each.redistribution is not None for each in step.operands)
 
 
 class _Statements:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmd_lab.show.film_html import frame_html, step_card
 from spmd_lab.show.fragments import layout_html
+from spmd_lab.show.graph_svg import graph_svg
 from spmd_lab.show.markup import Html, escaped, image
 from spmd_lab.show.sentences import expansion_sentence, mesh_text
 from spmd_lab.show.strip_svg import strip_alt, strip_left, strip_svg
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spmd_lab.show.film_records import FilmRecord
+    from spmd_lab.show.graph_records import GraphRecord
     from spmd_lab.show.part_records import LayoutRecord
 
 __all__ = ["film_page", "module_paths"]
 
 _HOLDINGS = Html("<div data-holdings></div>")
-"""What the script fills, as it does the cards of other steps."""
+"""What the script fills, as it does the cards of other steps and the pictures: as plain text, they compress well."""
 
 
 def film_page(film: FilmRecord) -> str:
@@ -66,11 +68,16 @@ def _card_slot(index: int) -> Html:
     return Html(f'<div data-card="{index}"></div>')
 
 
+def _picture_slot(record: GraphRecord) -> Html:
+    return Html(f'<img data-picture alt="{escape(record.alt)}">')
+
+
 def _frame(film: FilmRecord, index: int, places: Mapping[tuple[LayoutRecord, tuple[str, ...]], int]) -> dict[str, Any]:
     frame = film.frames[index]
     return {
-        "html": frame_html(film, index, lambda _: _HOLDINGS, _card_slot),
+        "html": frame_html(film, index, lambda _: _HOLDINGS, _card_slot, _picture_slot),
         "card": step_card(film, index),
+        "picture": "" if frame.step.picture is None else graph_svg(frame.step.picture),
         "name": frame.step.name,
         "module": frame.module,
         "axes": frame.axes,

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import spmd_lab as sl
 from spmd_lab.records import film_of
 from spmd_lab.show.film_page import film_page
+from spmd_lab.show.markup import image
 from spmd_lab.show.strip_svg import strip_left
 from tests.conftest import chromium
 from tests.show.models import large
@@ -76,6 +77,14 @@ def test_a_frame_shows_the_step_in_every_stage(expansion: sl.Expansion, film: Fi
         assert len(frame.local) >= len([node for node in step.local_graph.graph.nodes if node.op == "call_function"])
         read = dict.fromkeys((operand.name, str(operand.have)) for operand in step.operands)
         assert [(each.title, each.layout.text) for each in frame.holdings[: len(read)]] == list(read)
+
+
+def test_a_way_to_where_operands_are_needed_is_drawn(expansion: sl.Expansion, film: Film) -> None:
+    for place, step in enumerate(expansion.steps):
+        film.step.value = place + 1
+        moves = bool(step.collectives) or any(operand.redistribution for operand in step.operands)
+        subgraph = film.frame.value.partition("<b>subgraph</b>")[2]
+        assert (image(step.draw().svg, step.draw().alt) in subgraph) == moves
 
 
 def test_the_slider_moves_through_the_steps(expansion: sl.Expansion, film: Film) -> None:
@@ -277,6 +286,12 @@ def slide(page: Page, control: str, value: int) -> None:
 def test_the_exported_film_plays_without_a_kernel(page: Page, expansion: sl.Expansion) -> None:
     names = [step.name for step in expansion.steps]
     total = len(names)
+    drawn = next(place for place, step in enumerate(expansion.steps) if step.collectives)
+    slide(page, "#step", drawn)
+    assert page.get_by_alt_text(f"dispatch subgraph of {names[drawn]}, ").evaluate(
+        "async (picture) => { await picture.decode(); return picture.naturalWidth; }"
+    )
+    slide(page, "#step", 0)
     assert title(page).startswith(f"step 1 of {total}: {names[0]},")
     slide(page, "#step", 4)
     assert title(page).startswith(f"step 5 of {total}: {names[4]},")

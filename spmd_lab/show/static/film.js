@@ -37,6 +37,8 @@
     const rank = Number(byId("rank").value);
     byId("rank-name").textContent = `rank ${rank} of ${film.ranks}`;
     byId("frame").querySelector("[data-holdings]").innerHTML = holdings(frame, rank);
+    const picture = byId("frame").querySelector("[data-picture]");
+    if (picture) picture.src = `data:image/svg+xml,${encodeURIComponent(frame.picture)}`;
     const mark = byId("mark");
     if (mark) mark.style.left = `${frame.left}%`;
   };
