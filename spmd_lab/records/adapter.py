@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
+from functools import partial, singledispatch
+from itertools import groupby
 from typing import Union
 
 from spmd_lab.expand.expansion import Expansion
@@ -17,7 +18,7 @@ from spmd_lab.records.programs import program_record
 from spmd_lab.records.reports import report_record
 from spmd_lab.records.steps import step_record
 from spmd_lab.records.traces import trace_record
-from spmd_lab.show.value_records import Record, StepsRecord
+from spmd_lab.show.value_records import GapRecord, Record, StepRecord, StepsRecord
 from spmd_lab.trace.values import TracedGraph
 
 __all__ = ["Shown", "adapt", "adapt_briefly"]
@@ -27,8 +28,8 @@ Shown = Union[  # noqa: UP007
 ]
 
 
-_STEPS = 60
-"""Of more than so many steps, those in the middle are left out."""
+_STEPS, _ENDS = 60, 5
+"""Of more than so many steps some are left out, but never the first and last few."""
 
 
 @singledispatch
@@ -52,9 +53,20 @@ def _expansion(value: Expansion) -> Record:
 @adapt.register(Steps)
 @adapt.register(StepList)
 def _steps(value: Steps | StepList) -> Record:
-    half = _STEPS // 2
-    listed = value if len(value) <= _STEPS else [*value[:half], *value[-half:]]
-    return StepsRecord(tuple(step_record(step) for step in listed), len(value) - len(listed))
+    listed = set(sorted(range(len(value)), key=partial(_rank, value))[:_STEPS])
+    parts: list[StepRecord | GapRecord] = []
+    for is_listed, places in groupby(range(len(value)), key=listed.__contains__):
+        steps = [value[place] for place in places]
+        parts += (
+            map(step_record, steps) if is_listed else [GapRecord(len(steps), sum(bool(s.collectives) for s in steps))]
+        )
+    return StepsRecord(tuple(parts), len(value))
+
+
+def _rank(steps: Steps | StepList, place: int) -> tuple[bool, int]:
+    """What is listed before other steps: the first and last few, and those that communicate; from the ends inward."""
+    from_end = min(place, len(steps) - 1 - place)
+    return from_end >= _ENDS and not steps[place].collectives, from_end
 
 
 @adapt.register

@@ -9,13 +9,14 @@ from spmd_lab.show.expansion_html import expansion_html
 from spmd_lab.show.fragments import arguments_html, code_html, collective_rows, group_rows
 from spmd_lab.show.markup import Html, bold, escaped, joined, muted, tag
 from spmd_lab.show.report_html import report_html
-from spmd_lab.show.sentences import collectives_sentence, program_sentence, step_sentence, trace_sentence
+from spmd_lab.show.sentences import collectives_sentence, gap_sentence, program_sentence, step_sentence, trace_sentence
 from spmd_lab.show.step_html import step_body, step_details
 from spmd_lab.show.theme import FRAME
 from spmd_lab.show.units import counted
 from spmd_lab.show.value_records import (
     CollectivesRecord,
     ExpansionRecord,
+    GapRecord,
     GroupsRecord,
     ProgramRecord,
     ReportRecord,
@@ -73,11 +74,14 @@ def _step(record: StepRecord) -> Html:
 @_body.register
 def _steps(record: StepsRecord) -> Html:
     """One line for each, which unfolds."""
-    title = tag("div", bold(counted(len(record.steps) + record.left_out, "step")))
-    steps = [step_details(step) for step in record.steps]
-    gap = [tag("div", muted(f"... {counted(record.left_out, 'more step')} ..."))] if record.left_out else []
-    half = len(steps) // 2
-    return joined([title, *steps[:half], *gap, *steps[half:]])
+    title = tag("div", bold(counted(record.count, "step")))
+    return joined(
+        [title, *(_gap(part) if isinstance(part, GapRecord) else step_details(part) for part in record.parts)]
+    )
+
+
+def _gap(record: GapRecord) -> Html:
+    return tag("div", muted(gap_sentence(record)))
 
 
 @_body.register

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         CountsRecord,
         DivergenceRecord,
         ExpansionRecord,
+        GapRecord,
         ModuleRecord,
         ProgramRecord,
         ReportRecord,
@@ -29,6 +30,7 @@ __all__ = [
     "draws_sentence",
     "expansion_counts",
     "expansion_sentence",
+    "gap_sentence",
     "mesh_text",
     "module_title",
     "move_text",
@@ -108,6 +110,12 @@ def expansion_counts(counts: CountsRecord) -> str:
 def expansion_sentence(record: ExpansionRecord) -> str:
     """One line of truth about an expansion."""
     return f"{record.name} on {mesh_text(record.axes)}: {expansion_counts(record.counts)}"
+
+
+def gap_sentence(record: GapRecord) -> str:
+    """How many steps are not listed."""
+    told = f"{count_text(record.communicating)} communicate" if record.communicating else "without communication"
+    return f"... {counted(record.steps, 'more step')}, {told} ..."
 
 
 def next_line(record: ExpansionRecord, *, proved: bool = False) -> str:

@@ -13,6 +13,7 @@ from spmd_lab.show.sentences import (
     divergence_rows,
     draws_sentence,
     expansion_sentence,
+    gap_sentence,
     mesh_text,
     move_text,
     next_line,
@@ -28,6 +29,7 @@ from spmd_lab.show.units import bytes_text, count_text, counted
 from spmd_lab.show.value_records import (
     CollectivesRecord,
     ExpansionRecord,
+    GapRecord,
     GroupsRecord,
     ProgramRecord,
     ReportRecord,
@@ -105,23 +107,26 @@ def _step(record: StepRecord, *, full: bool = False) -> str:
 def _steps(record: StepsRecord, *, full: bool = False) -> str:
     """One line for each."""
     if full:
-        return "\n\n".join(text(step, full=True) for step in record.steps)
-    rows = [("step", "op", "phase", "gives", "communicates", "line")]
-    rows += [
-        (
-            step.name,
-            short_op(step.op),
-            step.phase,
-            ", ".join(layout.text for layout in step.outputs if layout is not None),
-            ", ".join(f"{collective_text(each)} {bytes_text(each.payload_bytes)}" for each in step.collectives) or "-",
-            "" if step.line is None else step.line.place,
+        return "\n\n".join(
+            f"  {gap_sentence(each)}" if isinstance(each, GapRecord) else text(each, full=True) for each in record.parts
         )
-        for step in record.steps
-    ]
-    lines = align(rows)
-    half = 1 + len(record.steps) // 2
-    gap = [f"  ... {counted(record.left_out, 'more step')} ..."] if record.left_out else []
-    return "\n".join([counted(len(record.steps) + record.left_out, "step"), *lines[:half], *gap, *lines[half:]])
+    heading = ("step", "op", "phase", "gives", "communicates", "line")
+    listed = [part for part in record.parts if isinstance(part, StepRecord)]
+    first, *rest = align([heading, *map(_step_row, listed)])
+    rows = iter(rest)
+    lines = [f"  {gap_sentence(part)}" if isinstance(part, GapRecord) else next(rows) for part in record.parts]
+    return "\n".join([counted(record.count, "step"), first, *lines])
+
+
+def _step_row(step: StepRecord) -> tuple[str, ...]:
+    return (
+        step.name,
+        short_op(step.op),
+        step.phase,
+        ", ".join(layout.text for layout in step.outputs if layout is not None),
+        ", ".join(f"{collective_text(each)} {bytes_text(each.payload_bytes)}" for each in step.collectives) or "-",
+        "" if step.line is None else step.line.place,
+    )
 
 
 def _operand_row(operand: OperandRecord) -> tuple[str, str, str, str]:

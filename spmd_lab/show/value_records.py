@@ -81,11 +81,19 @@ class StepRecord:
 
 
 @dataclass(frozen=True)
-class StepsRecord:
-    """Several steps; those that are left out belong in the middle."""
+class GapRecord:
+    """Steps that are not listed, and how many of them communicate."""
 
-    steps: tuple[StepRecord, ...]
-    left_out: int = 0
+    steps: int
+    communicating: int
+
+
+@dataclass(frozen=True)
+class StepsRecord:
+    """Several steps in order, ``count`` in all; of many, some are gaps."""
+
+    parts: tuple[StepRecord | GapRecord, ...]
+    count: int
 
 
 @dataclass(frozen=True)

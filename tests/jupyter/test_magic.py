@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -364,14 +365,21 @@ def test_what_was_expanded_before_an_error_is_shown(shell: InteractiveShell, mon
     assert "relu, forward" not in told
 
 
-def test_of_many_steps_before_an_error_the_middle_is_left_out() -> None:
+def test_of_many_steps_before_an_error_the_ends_and_what_communicates_are_listed() -> None:
     steps = expanded(12).steps
     assert len(steps) > 300
     for told in (repr(steps), read(steps._repr_html_()).text):
-        assert f"... {len(steps) - 60} more steps ..." in told
+        gaps = re.findall(r"\.\.\. (\d+) more steps?, (?:(\d+) communicate|without communication) \.\.\.", told)
+        assert sum(int(count) for count, _ in gaps) == len(steps) - 60
         assert f"{len(steps)} steps" in told
-        assert steps[0].name in told
-        assert steps[-1].name in told
+        assert all(step.name in told for step in (*steps[:5], *steps[-5:]))
+    communicating = [step for step in steps if step.collectives]
+    assert len(communicating) > 60
+    forward = steps[: next(at for at, step in enumerate(steps) if step.phase == "backward")]
+    assert 0 < sum(bool(step.collectives) for step in forward) < 50
+    printed = repr(forward)
+    assert all(f"  {step.name} " in printed for step in forward if step.collectives)
+    assert "communicate ..." not in printed
     assert len(steps._repr_html_()) < 250_000
     assert "more steps" not in repr(steps[:60])
 
