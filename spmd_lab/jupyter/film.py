@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from spmd_lab.jupyter.bundle import bundle
 from spmd_lab.records import film_of
 from spmd_lab.show.files import write_text
 from spmd_lab.show.film_html import frame_html, holdings_html, step_card, step_picture, strip_html
@@ -140,7 +141,8 @@ class Film:
         return f"<Film: {self.record.overview.name}, {len(self.record.frames):,} steps>"
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        return self.widget._repr_mimebundle_(**options)
+        still = self.strip.value + self.frame.value
+        return bundle(self.widget, repr(self), still, "expansion.film()", **options)
 
 
 def _choice(description: str, everything: tuple[str, str], choices: list[tuple[str, str]]) -> widgets.Dropdown:

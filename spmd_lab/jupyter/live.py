@@ -8,6 +8,7 @@ import ipywidgets as widgets
 
 from spmd_lab.errors import SpmdLabError
 from spmd_lab.expand import expand
+from spmd_lab.jupyter.bundle import bundle
 from spmd_lab.jupyter.choices import groups_of
 from spmd_lab.records import brief_record_of, html
 from spmd_lab.show.change_html import change_html
@@ -104,7 +105,8 @@ class LiveLayouts:
         return f"<LiveLayouts: {self.expansion.name}, {len(self.params) + len(self.inputs)} choices>"
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        return self.widget._repr_mimebundle_(**options)
+        still = self.change.value + self.call.value + self.card.value
+        return bundle(self.widget, repr(self), still, "expansion.live()", **options)
 
 
 def _choice(group: Group) -> widgets.Dropdown:

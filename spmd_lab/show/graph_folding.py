@@ -217,8 +217,9 @@ def _module(key: str, closed: Closed, found: Sequence[NodeRecord]) -> NodeRecord
         for (shape, called, _), count in loud.items()
     ]
     backward = any(node.backward for node in found)
-    lines = (closed.title, counted(operators, "operator"), *calls)
-    return NodeRecord(key, "module", lines, backward=backward, line_axes=(-1, -1, *(axis for _, _, axis in loud)))
+    heading = (closed.title, counted(operators, "operator")) if operators or not calls else (closed.title,)
+    axes = (*(-1 for _ in heading), *(axis for _, _, axis in loud))
+    return NodeRecord(key, "module", (*heading, *calls), backward=backward, line_axes=axes)
 
 
 def _unnumbered(path: str) -> str:

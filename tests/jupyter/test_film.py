@@ -186,6 +186,15 @@ def test_uneven_shards_are_told_of_the_last_of_many_ranks_too() -> None:
         assert shape in words(film.frame.value)
 
 
+def test_a_page_without_a_kernel_shows_the_film_as_it_stood(film: Film) -> None:
+    film.step.value = 4
+    kept = film._repr_mimebundle_()
+    assert kept["text/plain"] == repr(film)
+    assert kept["application/vnd.jupyter.widget-view+json"]["model_id"] == film.widget.model_id
+    assert film.frame.value in kept["text/html"]
+    assert "expansion.film()" in words(kept["text/html"])
+
+
 def test_filters_choose_among_the_steps(expansion: sl.Expansion, film: Film) -> None:
     film.kind.value = "any"
     assert film.step.max == len([step for step in expansion.steps if step.collectives])

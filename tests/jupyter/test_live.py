@@ -122,3 +122,11 @@ def test_what_else_was_asked_for_is_asked_for_again() -> None:
     made = eval(live.source, {"sl": sl, "expansion": expansion})
     assert made.input_layouts == live.expansion.input_layouts == expansion.input_layouts
     assert sl.expand(expansion.traced, expansion.mesh, pending="resolve", outputs={}).options == {}
+
+
+def test_a_page_without_a_kernel_shows_the_last_choice(live: LiveLayouts) -> None:
+    kept = live._repr_mimebundle_()
+    assert kept["text/plain"] == repr(live)
+    assert kept["application/vnd.jupyter.widget-view+json"]["model_id"] == live.widget.model_id
+    for part in (live.change, live.call, live.card):
+        assert part.value in kept["text/html"]
