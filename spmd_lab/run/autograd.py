@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from spmd_lab.torch_internals.dtensors import local_of, with_local
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from spmd_lab.run.plan import Plan
 
@@ -21,8 +21,7 @@ __all__ = ["run_plan"]
 def run_plan(plan: Plan, values: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Run a plan on local tensors, or on DTensors that hold them; autograd comes back to it if it has to."""
     if plan.is_differentiable and torch.is_grad_enabled():
-        returned: tuple[torch.Tensor, ...] = _Call.apply(plan, *values)  # type: ignore[no-untyped-call]
-        return returned
+        return _call(plan, *values)
     with torch.no_grad(), _autocast_off(values):
         return plan.forward([_local(each) for each in values])[0]
 
@@ -62,3 +61,6 @@ class _Call(torch.autograd.Function):
             gradient if held is None or gradient is None else with_local(held, gradient, placements[position])
             for position, (held, gradient) in enumerate(zip(ctx.held, gradients, strict=True))
         )
+
+
+_call: Callable[..., tuple[torch.Tensor, ...]] = _Call.apply

@@ -22,7 +22,7 @@ from spmd_lab.progress import counting, progress
 from tests.process import process_as_found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 class Terminal(io.StringIO):
@@ -164,6 +164,14 @@ def test_every_stage_says_how_far_it_is(
 # --- interrupts -----------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def _hears_ctrl_c() -> Iterator[None]:
+    """As in any shell: what runs in the background of one may have been started deaf."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupted_at(monkeypatch: pytest.MonkeyPatch, stage: str, place: int) -> None:
     """Press Ctrl+C when a stage has done so many of its pieces."""
     count = bars._Count.__call__
@@ -194,6 +202,7 @@ def whole() -> sl.Expansion:
         ("shaking", 9),
     ],
 )
+@pytest.mark.usefixtures("_hears_ctrl_c")
 def test_each_stage_can_be_interrupted(monkeypatch: pytest.MonkeyPatch, stage: str, place: int) -> None:
     before = whole()
     forget_subgraphs()
@@ -206,6 +215,7 @@ def test_each_stage_can_be_interrupted(monkeypatch: pytest.MonkeyPatch, stage: s
     assert not dist.is_initialized()
 
 
+@pytest.mark.usefixtures("_hears_ctrl_c")
 def test_a_process_group_outlives_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:

@@ -67,7 +67,8 @@ def test_what_was_equal_stays_equal(outcomes: dict[str, OperatorOutcome]) -> Non
 def test_the_page_is_that_of_the_last_full_run() -> None:
     known = known_kinds()
     page = PAGE.read_text()
-    assert sorted(known) == sorted(operators())
+    if f"torch {torch.__version__.partition('+')[0]}" in page:
+        assert sorted(known) == sorted(operators())
     for kind, words in KINDS_IN_WORDS.items():
         assert f"| {words} | {sum(each == kind for each in known.values())} |" in page
 
