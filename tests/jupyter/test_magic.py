@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import re
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
+from traitlets.config import Config
 
 import spmd_lab as sl
 from spmd_lab.expand.propagate import _Walk
@@ -39,11 +41,15 @@ def loss(out):
 
 @pytest.fixture
 def shell() -> Iterator[InteractiveShell]:
-    shell = InteractiveShell.instance()
+    """A shell that leaves nothing: neither lines in the user's history, nor work for when Python ends."""
+    config = Config({"HistoryManager": {"enabled": False}, "InteractiveShell": {"cache_size": 0}})
+    shell = InteractiveShell.instance(config=config)
     shell.run_line_magic("load_ext", "spmd_lab")
     assert shell.run_cell(SETUP).success
     yield shell
     shell.run_line_magic("unload_ext", "spmd_lab")
+    atexit.unregister(shell.atexit_operations)
+    shell.atexit_operations()
     InteractiveShell.clear_instance()
 
 
