@@ -63,6 +63,7 @@ class GraphCopy:
         """Add the placeholder of an input or a tangent."""
         old = self._old_inputs[value]
         new = self.graph.placeholder(sanitised(name))
+        new.target = new.name  # what was asked for, others may be called too
         new.meta["val"] = old.meta["val"]
         self._made[old] = new
         return new

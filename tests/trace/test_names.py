@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from spmd_lab import trace
+from spmd_lab import Mesh, expand, trace
 from spmd_lab.trace.trees import flatten
 from tests.trace.programs import GPT, Normed, check, names, output_names
 
@@ -158,3 +158,28 @@ def test_leaves_and_their_paths() -> None:
     ]  # fmt: skip
     again = tree.rebuild(iter([leaf.value for leaf in tree.leaves]))
     assert again == {"a": [1, (2, None)], 3: {"b": Batch(4, 5)}}  # type: ignore[arg-type]
+
+
+class Alike(nn.Module):
+    """Modules whose names differ in nothing that an identifier may have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a_b, self.a = nn.Linear(4, 4), nn.Module()
+        self.a.b = nn.Linear(4, 4)
+        for name in ('"]}', "-->", "漢字 🎉", "new\nline"):
+            self.add_module(name, nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.a.b(self.a_b(x))
+        for name, module in self.named_children():
+            x = x if name.startswith("a") else module(x)
+        return x
+
+
+def test_names_that_become_the_same_identifier() -> None:
+    traced = trace(Alike(), torch.randn(2, 4))
+    names = [node.name for node in traced.graph_module.graph.find_nodes(op="placeholder")]
+    assert len(set(names)) == len(names) == len(traced.inputs)
+    assert {found.name for found in traced.inputs} >= {"a_b.weight", "a.b.weight", '"]}.weight', "-->.bias"}
+    assert expand(traced, Mesh(dp=2), batch="dp").program.verify().ok
