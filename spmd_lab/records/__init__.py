@@ -10,7 +10,8 @@ from spmd_lab.records.as_json import json_of
 from spmd_lab.records.drawing import Part, drawing
 from spmd_lab.records.expansions import expansion_record
 from spmd_lab.records.films import film_record
-from spmd_lab.records.grids import change_record, grid_record
+from spmd_lab.records.grid_changes import change_record
+from spmd_lab.records.grids import grid_record
 from spmd_lab.records.networks import dot_of, networkx_of
 from spmd_lab.records.reports import report_record
 from spmd_lab.show.card import Card

@@ -38,13 +38,21 @@ class PlaceRecord:
 class CellRecord:
     """One part of a tensor: a segment of each dim, where its holders stand, and their numbers where these are few.
 
-    ``arrives`` marks what a rank did not hold before, in the picture of a change.
+    In the picture of a change, ``own`` marks what the rank in question holds, ``arrives`` what it did not hold before.
     """
 
     segments: tuple[int, ...]
     places: tuple[PlaceRecord, ...]
     ranks: tuple[int, ...]
+    own: bool = False
     arrives: bool = False
+
+    @property
+    def holders(self) -> str:
+        """The ranks, or where they stand."""
+        if self.ranks:
+            return " ".join(map(str, self.ranks))
+        return " ".join(f"{place.axis.text}={place.index}" for place in self.places) or "all ranks"
 
 
 @dataclass(frozen=True)
@@ -55,16 +63,25 @@ class PendingRecord:
     axis: Span
     count: int
 
+    @property
+    def text(self) -> str:
+        """What that means."""
+        whole = _WHOLE.get(self.kind, f"the {self.kind} of")
+        return f"pending {self.kind} over {self.axis.text}: the tensor is {whole} {self.count} such pieces"
+
+
+_WHOLE = {"sum": "the sum of", "avg": "the average of", "max": "the largest of", "min": "the smallest of"}
+
 
 @dataclass(frozen=True)
 class GridRecord:
-    """A tensor cut into the parts that ranks hold; ``remark`` says what no cell can show."""
+    """A tensor cut into the parts that ranks hold; ``remarks`` say what no cell can show."""
 
     layout: LayoutRecord
     dims: tuple[tuple[SegmentRecord, ...], ...]
     cells: tuple[CellRecord, ...]
     pending: tuple[PendingRecord, ...]
-    remark: str
+    remarks: tuple[str, ...]
     alt: str
 
 

@@ -19,9 +19,9 @@ MAX_RANKS = 36
 
 
 @st.composite
-def meshes(draw: st.DrawFn) -> Mesh:
+def meshes(draw: st.DrawFn, min_axes: int = 1) -> Mesh:
     """Up to four axes, in any order, of up to five ranks each."""
-    names = draw(st.lists(st.sampled_from(AXES), min_size=1, max_size=4, unique=True))
+    names = draw(st.lists(st.sampled_from(AXES), min_size=min_axes, max_size=4, unique=True))
     sizes = draw(st.lists(st.integers(1, 5), min_size=len(names), max_size=len(names)))
     fitting = [
         size if ranks <= MAX_RANKS else 1 for size, ranks in zip(sizes, accumulate(sizes, int.__mul__), strict=True)
@@ -43,11 +43,22 @@ def placements(ndim: int) -> st.SearchStrategy[Placement]:
 
 
 @st.composite
-def layouts(draw: st.DrawFn, max_dims: int = 3) -> Layout:
+def layouts(draw: st.DrawFn, max_dims: int = 3, min_dims: int = 0, longest: int = 26, min_axes: int = 1) -> Layout:
     """Any layout: even and uneven, ordered and strided, pending."""
-    mesh = draw(meshes())
-    shape = draw(st.lists(st.integers(0, 26), max_size=max_dims))
+    mesh = draw(meshes(min_axes))
+    shape = draw(st.lists(st.integers(0, longest), min_size=min_dims, max_size=max_dims))
     while math.prod(shape) > 3000:
         shape.pop()
     placed = draw(st.lists(placements(len(shape)), min_size=mesh.ndim, max_size=mesh.ndim))
     return Layout(shape, draw(st.sampled_from(DTYPES)), mesh, placed)
+
+
+@st.composite
+def ordered_layouts(draw: st.DrawFn) -> Layout:
+    """Dims that are divided over several axes, in any order of these."""
+    mesh = draw(meshes(min_axes=2))
+    shape = draw(st.lists(st.integers(0, 13), min_size=1, max_size=3))
+    order = draw(st.permutations(mesh.axes))
+    dims = draw(st.lists(st.integers(0, len(shape) - 1), min_size=mesh.ndim, max_size=mesh.ndim))
+    over = ["".join(f"/{axis}" for axis, at in zip(order, dims, strict=True) if at == dim) for dim in range(len(shape))]
+    return Layout.parse(" ".join(f"d{dim}{axes}" for dim, axes in enumerate(over)), mesh, shape, torch.float32)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
@@ -15,9 +17,9 @@ from torch.distributed.tensor import Partial, Replicate
 import spmd_lab as sl
 from spmd_lab.errors import LayoutError
 from spmd_lab.expand.redistribute import redistribution
-from spmd_lab.layout import replicated
-from spmd_lab.records.grids import change_record, grid_record
-from tests.base.strategies import layouts
+from spmd_lab.records.grid_changes import change_record
+from spmd_lab.records.grids import grid_record
+from tests.base.strategies import layouts, ordered_layouts, placements
 
 if TYPE_CHECKING:
     from spmd_lab.show.grid_records import CellRecord, GridRecord
@@ -41,10 +43,28 @@ def held(layout: sl.Layout, rank: int) -> set[int]:
     return set(numbers[layout.slices(rank)].flatten().tolist())
 
 
-@settings(deadline=None, max_examples=150)
-@given(layouts())
-def test_every_drawn_cell_is_what_its_ranks_hold(layout: sl.Layout) -> None:
-    grid = grid_record(layout)
+ANY = layouts() | ordered_layouts() | layouts(min_dims=6, max_dims=6, longest=3, min_axes=4)
+
+
+def kinds(layout: sl.Layout) -> set[str]:
+    """What is hard about a layout."""
+    dims = range(len(layout.global_shape))
+    written = [found.strip("/").split("/") for found in re.findall(r"(?:/\w+)+", str(layout))]
+    orders = [list(map(layout.mesh.axis_index, axes)) for axes in written]
+    found = {
+        "6 dims on 4 axes": (len(layout.global_shape), layout.mesh.ndim) == (6, 4),
+        "empty": 0 in layout.global_shape,
+        "uneven": bool(layout.uneven_axes),
+        "pending on several axes": len(layout.pending) > 1,
+        "in the order of the axes": any(len(order) > 1 and order == sorted(order) for order in orders),
+        "in the other order": any(order != sorted(order) for order in orders),
+        "not contiguous": any(len(layout.runs(dim, layout.mesh.coordinate(0))) > 1 for dim in dims),
+    }
+    return {kind for kind, is_so in found.items() if is_so}
+
+
+def agree(grid: GridRecord, layout: sl.Layout) -> None:
+    """Every cell is what its ranks hold, and what a rank holds is in its cells."""
     drawn = elements(grid, list(grid.cells), layout.global_shape)
     if not any(segment.hidden for dim in grid.dims for segment in dim):
         assert drawn == set(range(torch.Size(layout.global_shape).numel()))
@@ -52,21 +72,69 @@ def test_every_drawn_cell_is_what_its_ranks_hold(layout: sl.Layout) -> None:
         where = dict(zip(layout.mesh.axes, layout.mesh.coordinate(rank), strict=True))
         cells = [cell for cell in grid.cells if all(where[p.axis.text] == p.index for p in cell.places)]
         assert elements(grid, cells, layout.global_shape) == held(layout, rank) & drawn
-        assert all(rank in cell.ranks for cell in cells if cell.ranks)
+        assert all((rank in cell.ranks) == (cell in cells) for cell in grid.cells if cell.ranks)
 
 
-@settings(deadline=None, max_examples=60)
-@given(layouts(), st.data())
-def test_what_arrives_is_what_a_rank_did_not_hold(layout: sl.Layout, data: st.DataObject) -> None:
-    settled = layout.with_placements([Replicate() if isinstance(p, Partial) else p for p in layout.placements])
-    whole = replicated(layout.global_shape, layout.dtype, layout.mesh)
-    change = redistribution(settled, whole)
+def test_every_drawn_cell_is_what_its_ranks_hold() -> None:
+    seen: Counter[str] = Counter()
+
+    @settings(max_examples=250)
+    @given(ANY)
+    def check(layout: sl.Layout) -> None:
+        seen.update(kinds(layout))
+        agree(grid_record(layout), layout)
+
+    check()
+    assert len(seen) == 7
+    assert min(seen.values()) >= 3
+
+
+def test_a_wrong_picture_would_be_found() -> None:
+    layout = sl.Layout.parse("f32[5/dp/tp, 6, 3]", MESH)
+    grid = grid_record(layout)
+    agree(grid, layout)
+    first, second, *others = grid.cells
+    swapped = (replace(first, places=second.places), replace(second, places=first.places), *others)
+    moved = (replace(first, segments=second.segments), *grid.cells[1:])
+    named = (replace(first, ranks=second.ranks), *grid.cells[1:])
+    for wrong in (swapped, moved, named, grid.cells[1:]):
+        with pytest.raises(AssertionError):
+            agree(replace(grid, cells=wrong), layout)
+
+
+def settled(layout: sl.Layout) -> sl.Layout:
+    return layout.with_placements([Replicate() if isinstance(p, Partial) else p for p in layout.placements])
+
+
+@settings(max_examples=100)
+@given(ANY, st.data())
+def test_what_arrives_is_what_a_rank_did_not_hold(have: sl.Layout, data: st.DataObject) -> None:
+    targets = st.lists(placements(len(have.global_shape)), min_size=have.mesh.ndim, max_size=have.mesh.ndim)
+    need = settled(have.with_placements(data.draw(targets)))
+    change = redistribution(settled(have), need)
     if change is None:
         return
-    rank = data.draw(st.integers(0, layout.mesh.size - 1))
-    after = change_record(change, rank).after
-    arriving = elements(after, [cell for cell in after.cells if cell.arrives], layout.global_shape)
-    assert arriving == held(whole, rank) - held(settled, rank)
+    rank = data.draw(st.integers(0, have.mesh.size - 1))
+    record = change_record(change, rank)
+    arriving = held(need, rank) - held(settled(have), rank)
+    count = f"{len(arriving):,} of its {len(held(need, rank)):,} element" if arriving else "nothing"
+    assert f"rank {rank} gets {count}" in record.alt
+    after = record.after
+    drawn = elements(after, list(after.cells), need.global_shape)
+    own = elements(after, [cell for cell in after.cells if cell.own], need.global_shape)
+    assert own == held(need, rank) & drawn
+    assert elements(after, [cell for cell in after.cells if cell.arrives], need.global_shape) == arriving & drawn
+
+
+def test_a_rank_among_thousands_is_in_its_picture() -> None:
+    texts = ("f32[8192/dp, 4]", "f32[8192, 4]")
+    change = redistribution(*(sl.Layout.parse(text, sl.Mesh(dp=4096)) for text in texts))
+    assert change is not None
+    record = change_record(change, rank=2000)
+    (mine,) = (cell for cell in record.before.cells if cell.own)
+    assert record.before.dims[0][mine.segments[0]].text == "4000:4002"
+    assert [each.text for each in record.before.dims[0]].count("…") == 2
+    assert "rank 2000 gets 32,760 of its 32,768 elements from others" in record.alt
 
 
 def test_a_carried_out_reduction_arrives_whole() -> None:
@@ -75,7 +143,7 @@ def test_a_carried_out_reduction_arrives_whole() -> None:
     record = change_record(change, rank=5)
     assert record.actions == ("reduce_scatter(tp)",)
     assert [cell.ranks for cell in record.after.cells if cell.arrives] == [(1, 5)]
-    assert "what rank 5 gets from others is hatched" in repr(change.draw(rank=5))
+    assert "rank 5 gets 8 of its 8 elements from others" in repr(change.draw(rank=5))
 
 
 def test_both_split_orders_look_different() -> None:
@@ -90,12 +158,14 @@ def test_both_split_orders_look_different() -> None:
 @pytest.mark.parametrize(
     ("text", "mesh", "told"),
     [
-        ("f32[5/dp]", sl.Mesh(dp=4), ["dp 3: nothing", "numbers are ranks; stripes: dp"]),
-        ("f32[8, 4]{sum: tp}", MESH, ["pending sum over tp: one of 4 pieces"]),
+        ("f32[5/dp]", sl.Mesh(dp=4), ["dp 3: nothing", "numbers: ranks", "stripe 1: dp, from 0 (light) to 3 (deep)"]),
+        ("f32[8, 4]{sum: tp}", MESH, ["pending sum over tp: the tensor is the sum of 4 such pieces"]),
         ("f32[8192/dp]", sl.Mesh(dp=8192), ["8191:8192", "… stands for parts that are not drawn"]),
         ("f32[8/dp]", sl.Mesh(dp=2, tp=64), ["dp=1", "the same for every index of tp"]),
         ("f32[]", sl.Mesh(dp=4), ["0 1 2 3"]),
-        ("f32[0/dp, 3]", sl.Mesh(dp=2), ["dp 0, 1: nothing"]),
+        ("f32[0/dp, 3]", sl.Mesh(dp=2), ["it has no elements: what a rank holds is empty"]),
+        ("f32[2/dp, 3]", sl.Mesh(dp=8), ["dp 2 to 7: nothing"]),
+        ("f32[3/dp/tp]", sl.Mesh(dp=2, tp=2), ["dp 1 tp 1: nothing"]),
     ],
 )
 def test_a_picture_says_what_no_cell_shows(text: str, mesh: sl.Mesh, told: list[str]) -> None:
