@@ -11,10 +11,13 @@ from spmd_lab.expand.values import Step
 from spmd_lab.rebuild import Program
 from spmd_lab.records.code import collective_axis, global_comment, is_collective, op_name
 from spmd_lab.records.graphs import KINDS
+from spmd_lab.show.dot_text import dot_text
 from spmd_lab.show.sentences import short_op
 from spmd_lab.trace.values import TracedGraph
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import networkx
 
     from spmd_lab.drawn import Drawn
@@ -40,13 +43,13 @@ def networkx_of(value: Drawn) -> networkx.DiGraph[str]:
 
 def dot_of(value: Drawn) -> str:
     """The same graph in the language of Graphviz."""
-    import networkx
-
     graph = networkx_of(value)
-    for _, facts in graph.nodes(data=True):
-        facts["label"] = "\n".join(told for told in (facts["op"] or facts["kind"], facts["layout"]) if told)
-        facts["shape"] = "hexagon" if facts["kind"] == "collective" else "box"
-    return str(networkx.nx_agraph.to_agraph(graph).to_string())
+    return dot_text({name: facts | _look(facts) for name, facts in graph.nodes(data=True)}, graph.edges)
+
+
+def _look(facts: Mapping[str, Any]) -> dict[str, str]:
+    label = "\n".join(told for told in (facts["op"] or facts["kind"], facts["layout"]) if told)
+    return {"label": label, "shape": "hexagon" if facts["kind"] == "collective" else "box"}
 
 
 def _fx_graph(value: Drawn) -> fx.Graph:

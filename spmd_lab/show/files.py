@@ -30,7 +30,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
         raise ArgumentError(f"{target} is a folder", argument=f"path={str(path)!r}", hint="add the name of a file")
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", text=True)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, target)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 from base64 import b64encode
-from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from spmd_lab.show.escaping import escape_text, seen_text
 from spmd_lab.show.film_html import frame_html, step_card
 from spmd_lab.show.fragments import layout_html
 from spmd_lab.show.graph_svg import graph_svg
@@ -38,8 +38,8 @@ def film_page(film: FilmRecord) -> str:
         [
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
             '<meta name="color-scheme" content="light dark"><meta name="viewport" content="width=device-width">',
-            f"<title>{escape(title)}</title><style>{_static('film.css')}</style></head><body>",
-            f"<h1>{escape(title)}</h1><p>{escape(expansion_sentence(overview))}</p>",
+            f"<title>{escape_text(title)}</title><style>{_static('film.css')}</style></head><body>",
+            f"<h1>{escape_text(title)}</h1><p>{escape_text(expansion_sentence(overview))}</p>",
             _strip(film),
             _controls(film),
             '<p id="nothing" hidden>no step fits these filters</p><main id="frame" aria-live="polite"></main>',
@@ -59,7 +59,7 @@ def _data(film: FilmRecord) -> dict[str, Any]:
     places = {key: place for place, key in enumerate(held)}
     return {
         "ranks": film.ranks,
-        "layouts": [{"html": layout_html(layout), "shapes": list(map(escape, shapes))} for layout, shapes in held],
+        "layouts": [{"html": layout_html(layout), "shapes": list(map(escape_text, shapes))} for layout, shapes in held],
         "frames": [_frame(film, index, places) for index in range(len(film.frames))],
     }
 
@@ -69,7 +69,7 @@ def _card_slot(index: int) -> Html:
 
 
 def _picture_slot(record: GraphRecord) -> Html:
-    return Html(f'<img data-picture alt="{escape(record.alt)}">')
+    return Html(f'<img data-picture alt="{escape_text(record.alt)}">')
 
 
 def _frame(film: FilmRecord, index: int, places: Mapping[tuple[LayoutRecord, tuple[str, ...]], int]) -> dict[str, Any]:
@@ -78,16 +78,16 @@ def _frame(film: FilmRecord, index: int, places: Mapping[tuple[LayoutRecord, tup
         "html": frame_html(film, index, lambda _: _HOLDINGS, _card_slot, _picture_slot),
         "card": step_card(film, index),
         "picture": "" if frame.step.picture is None else graph_svg(frame.step.picture),
-        "name": frame.step.name,
-        "module": frame.module,
+        "name": seen_text(frame.step.name),
+        "module": seen_text(frame.module),
         "axes": frame.axes,
         "kinds": frame.kinds,
         "left": round(strip_left(film.overview, index), 2),
         "holdings": [
             {
-                "title": escape(each.title),
+                "title": escape_text(each.title),
                 "layout": places[each.layout, each.shapes],
-                "values": [escape(value) for value in each.values],
+                "values": [escape_text(value) for value in each.values],
             }
             for each in frame.holdings
         ],
@@ -105,7 +105,7 @@ def _controls(film: FilmRecord) -> str:
     modules = {path: path for path in module_paths(film)}
     axes = {axis: axis for frame in film.frames for axis in frame.axes}
     kinds = {kind: kind for frame in film.frames for kind in frame.kinds}
-    names = "".join(f'<option value="{escape(frame.step.name)}">' for frame in film.frames)
+    names = "".join(f'<option value="{escape_text(frame.step.name)}">' for frame in film.frames)
     last = max(len(film.frames) - 1, 0)
     return (
         '<div id="controls" role="group" aria-label="the film">'
@@ -130,5 +130,7 @@ def _paths(module: str) -> list[str]:
 
 
 def _select(name: str, everything: str, choices: Mapping[str, str]) -> str:
-    options = "".join(f'<option value="{escape(value)}">{escaped(text)}</option>' for value, text in choices.items())
+    options = "".join(
+        f'<option value="{escape_text(value)}">{escaped(text)}</option>' for value, text in choices.items()
+    )
     return f'<label>{name} <select id="{name}"><option value="">{everything}</option>{options}</select></label>'

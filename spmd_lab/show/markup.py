@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from html import escape
 from typing import TYPE_CHECKING, NewType
 
+from spmd_lab.show.escaping import escape_text
 from spmd_lab.show.theme import CELL, CODE, INDENT, MUTED, NOWRAP, SCROLL, TABLE
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ def escaped(text: str) -> Html:
     >>> escaped("<script>")
     '&lt;script&gt;'
     """
-    return Html(escape(text))
+    return Html(escape_text(text))
 
 
 def joined(parts: Iterable[Html], separator: str = "") -> Html:
     """Pieces one after the other, with text between them."""
-    return Html(escape(separator).join(parts))
+    return Html(escape_text(separator).join(parts))
 
 
 def tag(name: str, *children: Html, style: str = "") -> Html:
@@ -40,7 +40,7 @@ def tag(name: str, *children: Html, style: str = "") -> Html:
     >>> tag("b", escaped("a & b"), style="color:red")
     '<b style="color:red">a &amp; b</b>'
     """
-    opening = f'{name} style="{escape(style)}"' if style else name
+    opening = f'{name} style="{escape_text(style)}"' if style else name
     return Html(f"<{opening}>{joined(children)}</{name}>")
 
 
@@ -82,10 +82,10 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[Html]]) -> Html:
 
 def scrolled(name: str, *children: Html, style: str) -> Html:
     """An element that may be wider than the page: the keyboard reaches it, to scroll it."""
-    return Html(f'<{name} tabindex="0" style="{escape(style)}">{joined(children)}</{name}>')
+    return Html(f'<{name} tabindex="0" style="{escape_text(style)}">{joined(children)}</{name}>')
 
 
 def image(svg: str, alt: str) -> Html:
     """A picture that carries its own data."""
     data = b64encode(svg.encode()).decode()
-    return Html(f'<img alt="{escape(alt)}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">')
+    return Html(f'<img alt="{escape_text(alt)}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">')

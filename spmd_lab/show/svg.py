@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
+
+from spmd_lab.show.escaping import escape_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +32,7 @@ def element(name: str, content: str = "", **attributes: str | float) -> str:
     '<rect x="1" stroke-width="2.5"/>'
     """
     written = "".join(
-        f' {key.replace("_", "-")}="{escape(value) if isinstance(value, str) else number(value)}"'
+        f' {key.replace("_", "-")}="{escape_text(value) if isinstance(value, str) else number(value)}"'
         for key, value in attributes.items()
     )
     return f"<{name}{written}>{content}</{name}>" if content else f"<{name}{written}/>"
@@ -39,7 +40,7 @@ def element(name: str, content: str = "", **attributes: str | float) -> str:
 
 def text_element(text: str, x: float, y: float, **attributes: str | float) -> str:
     """Text whose baseline starts at a point."""
-    return element("text", escape(text), x=x, y=y, **attributes)
+    return element("text", escape_text(text), x=x, y=y, **attributes)
 
 
 def path_of(points: Iterable[tuple[float, float]], letter: str = "L", closed: bool = False) -> str:
@@ -50,7 +51,7 @@ def path_of(points: Iterable[tuple[float, float]], letter: str = "L", closed: bo
 
 def document(width: float, height: float, alt: str, parts: Iterable[str], font: str) -> str:
     """A whole picture, with its description as the title."""
-    body = element("title", escape(alt)) + "".join(parts)
+    body = element("title", escape_text(alt)) + "".join(parts)
     return element(
         "svg",
         body,
