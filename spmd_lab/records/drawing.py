@@ -14,6 +14,7 @@ from spmd_lab.records.program_graphs import program_graph_record, traced_names
 from spmd_lab.show.graph_beside import beside, frame_of
 from spmd_lab.show.graph_folding import VISIBLE, fitting, folded
 from spmd_lab.show.graph_selection import among, around, collectives_alone, cut
+from spmd_lab.show.graph_spans import as_light_as, lightened
 from spmd_lab.trace.values import TracedGraph
 
 if TYPE_CHECKING:
@@ -94,10 +95,11 @@ def drawing(value: Drawn, part: Part, program: Program | None = None) -> GraphRe
     else:
         shown = frame = part.of(graph_record(value), part.around)
     how = fitting(frame, part.depth, part.once and part.around is None)
-    placed = cut(folded(frame, how), VISIBLE)
-    drawn = among(folded(shown, how), {node.key for node in placed.nodes})
+    placed = lightened(cut(folded(frame, how), VISIBLE))
+    drawn = as_light_as(among(folded(shown, how), {node.key for node in placed.nodes}), placed)
     hidden = among(placed, {"hidden"}).nodes
-    return replace(drawn, nodes=(*drawn.nodes, *hidden), frame=placed)
+    alt = "; ".join([drawn.alt, *(node.lines[0] for node in hidden)])
+    return replace(drawn, alt=alt, nodes=(*drawn.nodes, *hidden), frame=placed)
 
 
 def _trace_and_program(program: Program, part: Part) -> tuple[GraphRecord, GraphRecord, GraphRecord]:

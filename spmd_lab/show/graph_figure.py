@@ -72,7 +72,7 @@ def _box(axes: Axes, box: Box) -> None:
 
 
 def _framed(axes: Axes, x: float, y: float, width: float, height: float) -> None:
-    _rounded(axes, x, y, width, height, 6, facecolor=(*_GREY_PARTS, 0.07), edgecolor=(*_GREY_PARTS, 0.5))
+    _rounded(axes, x, y, width, height, 6, facecolor="none", edgecolor=(*_GREY_PARTS, 0.5))
 
 
 _GREY_PARTS = tuple(int(GREY[at : at + 2], 16) / 255 for at in (1, 3, 5))

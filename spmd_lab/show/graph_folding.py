@@ -106,7 +106,7 @@ class _Folder:
                 keys += self._close(run[0], title)
             else:
                 own, inner = self.within(run[0], run[0].path, level + 1)
-                clusters.append(ClusterRecord(run[0].path, title, tuple(own), inner))
+                clusters.append(ClusterRecord(run[0].path, _short(title), tuple(own), inner))
         self.done.homes |= dict.fromkeys(keys, path)
         return keys, tuple(clusters)
 
@@ -205,7 +205,8 @@ def _joins_repeats(edge: EdgeRecord, repeats: Mapping[str, Mapping[str, int]]) -
 def _visible(key: str, found: Sequence[NodeRecord], how: Folding) -> NodeRecord:
     if key in how.closed:
         return _module(key, how.closed[key], [node for node in found if node.key in how.closed[key].keys])
-    return replace(found[0], key=key, lines=_relative(found[0].lines, how.homes.get(key, "")))
+    lines = _relative(found[0].lines, how.homes.get(key, ""))
+    return replace(found[0], key=key, lines=tuple(map(_short, lines)))
 
 
 def _module(key: str, closed: Closed, found: Sequence[NodeRecord]) -> NodeRecord:
@@ -217,7 +218,7 @@ def _module(key: str, closed: Closed, found: Sequence[NodeRecord]) -> NodeRecord
         for (shape, called, _), count in loud.items()
     ]
     backward = any(node.backward for node in found)
-    heading = (closed.title, counted(operators, "operator")) if operators or not calls else (closed.title,)
+    heading = (_short(closed.title), counted(operators, "operator")) if operators or not calls else (closed.title,)
     axes = (*(-1 for _ in heading), *(axis for _, _, axis in loud))
     return NodeRecord(key, "module", (*heading, *calls), backward=backward, line_axes=axes)
 
@@ -230,6 +231,15 @@ def _unnumbered(path: str) -> str:
 def _relative(lines: tuple[str, ...], path: str) -> tuple[str, ...]:
     """Lines within a module, whose path they need not repeat."""
     return tuple(line.replace(f"{path}.", "") for line in lines) if path else lines
+
+
+def _short(line: str) -> str:
+    """A line without its middle where it is very long."""
+    half = _LONGEST // 2
+    return line if len(line) <= _LONGEST else f"{line[:half]}…{line[-half:]}"
+
+
+_LONGEST = 72
 
 
 def _with_nodes(clusters: Iterable[ClusterRecord], keys: frozenset[str]) -> tuple[ClusterRecord, ...]:

@@ -45,7 +45,7 @@ def _frame(frame: Frame) -> str:
 
 
 def _framed(x: float, y: float, width: float, height: float) -> str:
-    return _rectangle(x, y, width, height, 6, fill=GREY, fill_opacity="0.07", stroke=GREY, stroke_opacity="0.5")
+    return _rectangle(x, y, width, height, 6, fill="none", stroke=GREY, stroke_opacity="0.5")
 
 
 def _rectangle(x: float, y: float, width: float, height: float, corner: float, **look: str | float) -> str:

@@ -85,7 +85,13 @@ def scrolled(name: str, *children: Html, style: str) -> Html:
     return Html(f'<{name} tabindex="0" style="{escape_text(style)}">{joined(children)}</{name}>')
 
 
-def image(svg: str, alt: str) -> Html:
-    """A picture that carries its own data."""
+def image(svg: str, alt: str, width: float = 0) -> Html:
+    """A picture that carries its own data; a page scrolls it rather than make it too small to be read."""
     data = b64encode(svg.encode()).decode()
-    return Html(f'<img alt="{escape_text(alt)}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">')
+    least = width * _READABLE if width > _WIDE else 0
+    style = f"max-width:100%;min-width:{least:.0f}px" if least else "max-width:100%"
+    found = Html(f'<img alt="{escape_text(alt)}" style="{style}" src="data:image/svg+xml;base64,{data}">')
+    return scrolled("div", found, style=SCROLL) if least else found
+
+
+_WIDE, _READABLE = 1400, 0.7

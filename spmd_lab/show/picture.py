@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import singledispatch
 from typing import TYPE_CHECKING
@@ -81,7 +82,14 @@ class Picture:
         return self.svg
 
     def _repr_html_(self) -> str:
-        return image(self.svg, self.alt)
+        return image(self.svg, self.alt, width=self.width)
+
+    @property
+    def width(self) -> float:
+        """How wide the picture is, in points."""
+        found = re.search(r'width="([\d.]+)"', self.svg)
+        assert found is not None
+        return float(found[1])
 
 
 @singledispatch

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -25,7 +27,9 @@ from spmd_lab.show.graph_layout import lay_out
 from spmd_lab.show.graph_records import EdgeRecord, GraphRecord, NodeRecord
 from spmd_lab.show.graph_selection import cut
 from spmd_lab.show.graph_shapes import corners, radius
+from spmd_lab.show.graph_spans import spans
 from spmd_lab.show.graph_svg import graph_svg
+from spmd_lab.show.picture import Picture
 from spmd_lab.show.theme import AXIS_COLOURS, BACKWARD, FORWARD, SYMBOLS
 from spmd_lab.show.units import bytes_text
 from tests.show.models import Unlike, expanded
@@ -463,3 +467,80 @@ def test_a_picture_is_saved(step: sl.Step, tmp_path: Path) -> None:
         step.draw().save(tmp_path / "step.png")
     with pytest.raises(sl.SpmdLabError, match="no folder"):
         step.draw().save(tmp_path / "nowhere" / "step.svg")
+
+
+# --- graphs that are hard to draw -----------------------------------------------------------------
+
+
+def parallel(x: torch.Tensor) -> torch.Tensor:
+    return sum((x * factor for factor in range(200)), torch.zeros(()))
+
+
+def test_what_is_read_many_rows_away_is_drawn_lightly() -> None:
+    """All of these edges would keep Graphviz busy for minutes."""
+    traced = sl.trace(parallel, torch.ones(2), backward=False)
+    start = time.process_time()
+    picture = traced.draw()
+    assert time.process_time() - start < 5
+    assert picture.record is not None
+    assert len(picture.record.nodes) == VISIBLE + 1
+    assert picture.alt.endswith("103 more are hidden")
+    assert "dashed too: what is read many rows away" in texts(picture.svg)
+    lengths = spans(picture.record)
+    assert 300 < sum(lengths.values()) <= 600
+    nearest = min(edge_length(picture.record, edge) for edge in picture.record.edges if edge.far)
+    assert nearest >= max(lengths.values())
+    few = sl.trace(lambda x: sum((x * factor for factor in range(9)), x), torch.ones(2), backward=False).draw()
+    assert few.record is not None
+    assert not [edge for edge in few.record.edges if edge.far]
+
+
+def edge_length(record: GraphRecord, edge: EdgeRecord) -> int:
+    """How far an edge runs where it is the only one that is not light."""
+    others = tuple(replace(each, far=each.far and each != edge) for each in record.edges)
+    return spans(replace(record, edges=others))[replace(edge, far=False)]
+
+
+def test_a_wide_picture_is_scrolled_and_a_long_name_cut() -> None:
+    nodes = tuple(NodeRecord(f"n{index}", "op", ("relu",)) for index in range(40))
+    wide = Picture(graph_svg(GraphRecord("wide", True, nodes, ())), "wide")
+    assert wide.width > 1400
+    assert f"min-width:{0.7 * wide.width:.0f}px" in wide._repr_html_()
+    assert wide._repr_html_().startswith('<div tabindex="0"')
+    model = nn.Sequential()
+    model.add_module("a" * 50 + "b" * 50, nn.Linear(4, 4))
+    told = texts(sl.trace(model, torch.ones(2, 4), backward=False).draw().svg)
+    assert "a" * 36 + "…" + "b" * 36 in told
+
+
+def contrast(one: str, two: str) -> float:
+    """The contrast of two colours, as WCAG computes it."""
+    light, dark = sorted((luminance(one), luminance(two)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_every_text_stands_out_from_its_ground_on_white_and_on_black(expansion: sl.Expansion) -> None:
+    grid = sl.Layout.parse("f32[8/dp, 4/tp]", expansion.mesh)
+    change = sl.Layout.parse("f32[8/dp, 4]{sum: tp}", expansion.mesh)
+    pictures = [expansion.program.draw(), expansion.program.draw(depth=1), expansion.steps[-1].draw()]
+    pictures += [grid.draw(), change.draw()]
+    fills = set()
+    for picture in pictures:
+        for element in ElementTree.fromstring(picture.svg).iter(f"{NAMESPACE}text"):
+            colour = element.get("fill")
+            fills.add(colour)
+            if colour == "white":
+                continue
+            assert min(contrast(colour, "#FFFFFF"), contrast(colour, "#000000")) >= 4.5
+        shapes = ElementTree.fromstring(picture.svg).iter(f"{NAMESPACE}rect")
+        assert {shape.get("fill") for shape in shapes} <= {"none", FORWARD, BACKWARD, *AXIS_COLOURS}
+    assert "white" in fills
+    for ground in (FORWARD, BACKWARD, *AXIS_COLOURS):
+        assert contrast("#FFFFFF", ground) >= 4.5
+    assert contrast("#777777", "#FFFFFF") < 4.5
