@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import re
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,6 +44,7 @@ def loss(out):
 def shell() -> Iterator[InteractiveShell]:
     """A shell that leaves nothing: neither lines in the user's history, nor work for when Python ends."""
     config = Config({"HistoryManager": {"enabled": False}, "InteractiveShell": {"cache_size": 0}})
+    main = sys.modules["__main__"]
     shell = InteractiveShell.instance(config=config)
     shell.run_line_magic("load_ext", "spmd_lab")
     assert shell.run_cell(SETUP).success
@@ -51,6 +53,7 @@ def shell() -> Iterator[InteractiveShell]:
     atexit.unregister(shell.atexit_operations)
     shell.atexit_operations()
     InteractiveShell.clear_instance()
+    sys.modules["__main__"] = main  # which a shell takes the place of
 
 
 def expand(shell: InteractiveShell, line: str) -> sl.Expansion:
