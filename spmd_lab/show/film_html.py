@@ -178,8 +178,6 @@ def strip_html(film: FilmRecord, index: int) -> Html:
     if not overview.marks:
         return Html("")
     picture = image(strip_svg(overview), strip_alt(overview))
-    left = strip_left(overview, index)
-    mark = tag(
-        "div", style=f"position:absolute;top:0;bottom:22px;left:{left:.2f}%;width:2px;background:{AXIS_COLOURS[0]}"
-    )
+    place = f"position:absolute;top:0;bottom:22px;left:{strip_left(overview, index):.2f}%;width:2px"
+    mark = tag("div", style=f"{place};background:{AXIS_COLOURS[0]};forced-color-adjust:none")
     return tag("div", picture, mark, style="position:relative;display:inline-block;max-width:100%")

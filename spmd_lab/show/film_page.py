@@ -15,6 +15,7 @@ from spmd_lab.show.graph_svg import graph_svg
 from spmd_lab.show.markup import Html, escaped, image
 from spmd_lab.show.sentences import expansion_sentence, mesh_text
 from spmd_lab.show.strip_svg import strip_alt, strip_left, strip_svg
+from spmd_lab.show.theme import GROUND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,10 +39,10 @@ def film_page(film: FilmRecord) -> str:
         [
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
             '<meta name="color-scheme" content="light dark"><meta name="viewport" content="width=device-width">',
-            f"<title>{escape_text(title)}</title><style>{_static('film.css')}</style></head><body>",
-            f"<h1>{escape_text(title)}</h1><p>{escape_text(expansion_sentence(overview))}</p>",
+            f"<title>{escape_text(title)}</title><style>{GROUND}{_static('film.css')}</style></head><body>",
+            f"<header><h1>{escape_text(title)}</h1><p>{escape_text(expansion_sentence(overview))}</p>",
             _strip(film),
-            _controls(film),
+            f"{_controls(film)}</header>",
             '<p id="nothing" hidden>no step fits these filters</p><main id="frame" aria-live="polite"></main>',
             f'<script type="application/octet-stream" id="film">{packed}</script>',
             f"<script>{_static('film.js')}</script></body></html>\n",

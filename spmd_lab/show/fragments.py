@@ -127,7 +127,7 @@ def _tally_html(tally: TallyRecord) -> Html:
 def bar(share: float, axes: Sequence[Span]) -> Html:
     """A bar that is as long as a share of the whole, in the colour of its axis."""
     colour = axis_colour(axes[0].axis if axes else -1)
-    size = f"width:{max(_BAR * share, 0.2):.1f}em;height:.7em;margin-right:6px"
+    size = f"width:{max(_BAR * share, 0.2):.1f}em;height:.7em;margin-right:6px;forced-color-adjust:none"
     return tag("span", style=f"display:inline-block;{size};background:{colour}")
 
 

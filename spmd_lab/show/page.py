@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from spmd_lab.show.card import card_html
 from spmd_lab.show.markup import Html, escaped, tag
 from spmd_lab.show.sentences import mesh_text
-from spmd_lab.show.theme import FRAME
+from spmd_lab.show.theme import FRAME, GROUND
 
 if TYPE_CHECKING:
     from spmd_lab.show.value_records import ExpansionRecord, ReportRecord
@@ -25,6 +25,6 @@ def expansion_page(record: ExpansionRecord, report: ReportRecord | None = None) 
         '<meta charset="utf-8"><meta name="color-scheme" content="light dark">'
         '<meta name="viewport" content="width=device-width">'
     )
-    head = tag("head", metas, title)
+    head = tag("head", metas, title, tag("style", Html(GROUND)))
     body = tag("body", tag("main", heading, card_html(record, report)), style=_BODY)
     return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'

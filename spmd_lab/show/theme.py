@@ -17,6 +17,7 @@ __all__ = [
     "FRAME",
     "GOOD",
     "GREY",
+    "GROUND",
     "INDENT",
     "MUTED",
     "NOWRAP",
@@ -29,6 +30,8 @@ __all__ = [
     "column",
 ]
 
+GROUND = "@media (prefers-color-scheme: dark){:root{background:black}}"
+"""Of a page of its own: browsers would take a grey on which colours stand out less."""
 AXIS_COLOURS = ("#007BC0", "#C15500", "#008661", "#BC4E8B", "#9D6C00")
 """Blue, vermilion, bluish green, reddish purple, orange."""
 GOOD, BAD, GREY, FORWARD, BACKWARD = "#008661", "#E12B2B", "#757575", "#677786", "#856C95"

@@ -20,6 +20,7 @@ import spmd_lab as sl
 from spmd_lab.records import html_page
 from spmd_lab.records.json_schema import SCHEMA
 from spmd_lab.show.profile_view import BarRecord, NodeRecord, ProfileRecord, RankTimeRecord, profile_html
+from tests.conftest import chromium
 from tests.show.html_reader import read
 from tests.show.test_html import PLAIN, SVG
 
@@ -151,7 +152,7 @@ def test_names_are_shown_in_films(expansion: sl.Expansion, tmp_path: Path) -> No
     assert [frame["name"] for frame in played["frames"]] == [seen_of(step.name) for step in expansion.steps]
 
 
-FILM = {"html", "head", "meta", "title", "style", "script", "body", "h1", "p", "main"} | {
+FILM = {"html", "head", "header", "meta", "title", "style", "script", "body", "h1", "p", "main"} | {
     "button",
     "label",
     "input",
@@ -226,3 +227,27 @@ def test_two_renderings_are_equal_and_have_no_ids(expansion: sl.Expansion, repor
     shown = [*cards, expansion.program.draw().svg, expansion.film().frame.value, expansion.live().card.value]
     for each in shown:
         assert not re.search(r"\sid=|0x[0-9a-f]{6,}", each)
+
+
+@pytest.mark.browser
+def test_a_browser_runs_nothing_of_a_name(expansion: sl.Expansion, report: VerifyReport, tmp_path: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    (tmp_path / "card.html").write_text(expansion.card(report)._repr_html_(), encoding="utf-8")
+    (tmp_path / "bad.html").write_text("<script>alert(1)</script>", encoding="utf-8")
+    expansion.to_html(tmp_path / "page.html", report)
+    expansion.film().to_html(tmp_path / "film.html")
+    shown: dict[str, list[str]] = {}
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        for name in ("card", "page", "film", "bad"):
+            page, said = browser.new_page(), shown.setdefault(name, [])
+            page.on("dialog", lambda dialog, said=said: (said.append(dialog.message), dialog.dismiss()))
+            page.on("pageerror", lambda error, said=said: said.append(str(error)))
+            page.goto((tmp_path / f"{name}.html").as_uri())
+            page.wait_for_selector("body" if name == "bad" else "details")
+            page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+            page.wait_for_function("!document.querySelector('[data-card]:empty')")
+            broken = "[...document.images].filter((each) => each.complete && !each.naturalWidth).length"
+            assert page.evaluate(broken) == 0
+        browser.close()
+    assert shown == {"card": [], "page": [], "film": [], "bad": ["1"]}
