@@ -90,6 +90,12 @@ class SpmdLabError(Exception):
             lines.append(f"  try: {self.hint}")
         return lines
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython asks for: the user's lines alone, and what is wrong."""
+        from spmd_lab.jupyter.errors import traceback_of
+
+        return traceback_of(self)
+
 
 class MeshError(SpmdLabError):
     """A mesh that cannot be, or an axis or rank that a mesh does not have."""

@@ -104,10 +104,11 @@ class _Reader:
         """One term a dim: ``...`` stands for as many undivided dims as are missing."""
         if terms.count("...") > 1:
             raise self.error("'...' stands twice", "use it once, for any number of undivided dims", shape)
-        missing = len(shape) - (len(terms) - terms.count("..."))
+        written = len(terms) - terms.count("...")
+        missing = len(shape) - written
         if missing < 0 or (missing and "..." not in terms):
             raise self.error(
-                f"{len(terms) - terms.count('...')} dims are written, the tensor has {len(shape)}",
+                f"{written} {'dim is' if written == 1 else 'dims are'} written, the tensor has {len(shape)}",
                 "one term a dim, or '...' for any number of undivided ones",
                 shape,
             )

@@ -107,7 +107,7 @@ def ring_bytes(kind: CollectiveKind, payload_bytes: int, group_size: int) -> int
     return (2 if kind == "all_reduce" else 1) * payload_bytes * (group_size - 1) // group_size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Collective:
     """One communication between the ranks of one axis.
 
@@ -148,6 +148,16 @@ class Collective:
     source: Source | None
     have: Layout
     need: Layout
+
+    def __repr__(self) -> str:
+        from spmd_lab.records import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from spmd_lab.records import html
+
+        return html(self)
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ast
 import linecache
+from difflib import get_close_matches
 from operator import itemgetter
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -23,6 +25,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 import spmd_lab as sl
+from spmd_lab.errors import nearest
 from spmd_lab.jupyter.cell import cell_program
 from spmd_lab.jupyter.command_line import LineError, call_of, expression_of, rules_of, separate
 from spmd_lab.jupyter.proved import proved
@@ -76,8 +79,8 @@ class SpmdMagics(Magics):
 
         Options may stand before or after the call. Rules are separated by commas; ``--params`` may be given
         several times, and takes ``colwise("**.q", axis="tp")`` as well. As with any value, a notebook shows the
-        expansion if the line is the last one of its cell and has no ``;`` at its end; ``expansion = %spmd_expand ...``
-        keeps it instead.
+        expansion if the line is the last one of its cell and has no ``;`` at its end; ``-o expansion`` keeps it in that
+        variable too, ``expansion = %spmd_expand ...`` instead.
 
         As a cell, the code is what is expanded: the tensors that it reads are its inputs, those that it assigns its
         outputs, and the notebook's variables get the values that they have on one device. The cell ::
@@ -117,7 +120,14 @@ class SpmdMagics(Magics):
         """The options of a line, and its call; what a semicolon means is up to the notebook."""
         options, text = separate(line.rstrip().removesuffix(";"), _FLAGS)
         magic: Any = self.spmd_expand
-        given: Namespace = magic.parser.parse_args(options)
+        flags = [flag for action in magic.parser._actions for flag in action.option_strings]  # noqa: SLF001
+        for option in options:
+            if option.startswith("--") and not any(flag.startswith(option) for flag in flags):
+                raise LineError(f"there is no {option}: {nearest(option, flags)}")
+        try:
+            given: Namespace = magic.parser.parse_args(options)
+        except UsageError as error:
+            raise LineError(str(error).removeprefix("argument ")) from None
         if given.output is not None and not given.output.isidentifier():
             raise LineError(f"-o {given.output} is no name for a variable")
         return given, text
@@ -175,11 +185,25 @@ def _expanded(
 
 
 def _evaluate(tree: ast.expr, names: dict[str, Any]) -> Any:
-    """The value of an expression; its errors are the user's, and its text can be quoted by them and by the trace."""
+    """The value of an expression; its errors are the user's, and its text can be quoted by them and by the trace.
+
+    Raises
+    ------
+    LineError
+        If it reads a variable that is not there.
+    """
     text = ast.unparse(tree)
     file = f"<{text}>"
     linecache.cache[file] = (len(text), None, [text], file)
-    return eval(compile(text, file, "eval"), names)
+    try:
+        return eval(compile(text, file, "eval"), names)
+    except NameError as error:
+        if len(list(walk_tb(error.__traceback__))) > 2:  # in code that the expression calls
+            raise
+        variables = [name for name in names if not name.startswith("_") and name not in ("In", "Out")]
+        known = get_close_matches(str(error.name), variables, 1)
+        hint = f": did you mean {known[0]}?" if known else ""
+        raise LineError(f"{error.name} is not defined{hint}") from None
 
 
 def _evaluate_call(call: ast.Call, names: dict[str, Any]) -> tuple[Any, list[Any], dict[str, Any]]:
@@ -231,7 +255,12 @@ def _placing(given: Namespace, names: dict[str, Any], outputs: frozenset[str] = 
         tree = expression_of(given.loss)
         if tree is None:
             raise LineError(f"--loss {given.loss} is no expression")
-        placing["loss"] = _evaluate(tree, names)
+        try:
+            placing["loss"] = _evaluate(tree, names)
+        except LineError as error:
+            raise LineError(
+                f"--loss {given.loss}: {error}; a function of the output, as lambda out: out.sum()"
+            ) from None
     return placing
 
 
@@ -243,7 +272,7 @@ def _placements(option: str, text: str, names: dict[str, Any]) -> Any:
     public = {name: getattr(sl, name) for name in sl.__all__}
     try:
         value = _evaluate(tree, {**public, **names})
-    except NameError as error:
+    except LineError as error:
         raise LineError(f"{option} {text}: {error}; a rule is written as **.weight=o/dp i") from None
     if not isinstance(value, dict | list | tuple) or (option != "--inputs" and not isinstance(value, dict)):
         raise LineError(f"{option} {text} gives a {type(value).__name__}, not placements by name")

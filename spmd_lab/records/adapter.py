@@ -8,7 +8,7 @@ from typing import Union
 
 from spmd_lab.expand.expansion import Expansion
 from spmd_lab.expand.found import StepList, Steps
-from spmd_lab.expand.values import Step
+from spmd_lab.expand.values import Collective, Step
 from spmd_lab.explain import CollectiveGroups, CollectiveTable
 from spmd_lab.prove import VerifyReport
 from spmd_lab.rebuild import Program
@@ -24,7 +24,16 @@ from spmd_lab.trace.values import TracedGraph
 __all__ = ["Shown", "adapt", "adapt_briefly"]
 
 Shown = Union[  # noqa: UP007
-    TracedGraph, Step, Steps, StepList, Expansion, CollectiveTable, CollectiveGroups, Program, VerifyReport
+    TracedGraph,
+    Step,
+    Steps,
+    StepList,
+    Expansion,
+    Collective,
+    CollectiveTable,
+    CollectiveGroups,
+    Program,
+    VerifyReport,
 ]
 
 
@@ -67,6 +76,11 @@ def _rank(steps: Steps | StepList, place: int) -> tuple[bool, int]:
     """What is listed before other steps: the first and last few, and those that communicate; from the ends inward."""
     from_end = min(place, len(steps) - 1 - place)
     return from_end >= _ENDS and not steps[place].collectives, from_end
+
+
+@adapt.register
+def _collective(value: Collective) -> Record:
+    return collectives_record(CollectiveTable([value]))
 
 
 @adapt.register

@@ -42,7 +42,7 @@ def expansion_record(expansion: Expansion, modules: bool = True, pictures: bool 
     return ExpansionRecord(
         name=expansion.name,
         axes=mesh_axes(expansion.mesh),
-        counts=_counts(expansion.steps),
+        counts=_counts(expansion),
         lines=groups_record(expansion.collectives.by("source"), rows=_LINES),
         totals=_totals(expansion),
         phases=_phases(expansion.steps),
@@ -57,7 +57,8 @@ def _resolves(step: Step) -> bool:
     return step.name.startswith(_RESOLVE)
 
 
-def _counts(steps: Sequence[Step]) -> CountsRecord:
+def _counts(expansion: Expansion) -> CountsRecord:
+    steps = expansion.steps
     gathers = [step for step in steps if step.op == "gather"]
     resolves = [step for step in steps if _resolves(step)]
     operators = [step for step in steps if not step.only_moves]
@@ -71,6 +72,7 @@ def _counts(steps: Sequence[Step]) -> CountsRecord:
         backward_collectives=sum(found.phase == "backward" for found in in_steps),
         gather_collectives=sum(len(step.collectives) for step in gathers),
         resolve_collectives=sum(len(step.collectives) for step in resolves),
+        left_pending=sum(layout is not None and layout.is_pending for layout in expansion.output_layouts),
         sent_bytes=sum(found.sent_bytes_per_rank for step in steps for found in step.collectives),
         fallbacks=sum(step.fallback is not None for step in operators),
     )

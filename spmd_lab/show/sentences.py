@@ -97,13 +97,14 @@ def expansion_counts(counts: CountsRecord) -> str:
     pending = "pending gradient" if counts.resolves_are_gradients else "pending output"
     gathering = f", {count_text(counts.gather_collectives)} to gather {counted(counts.gathers, 'parameter')}"
     resolving = f" and {count_text(counts.resolve_collectives)} to resolve {counted(counts.resolves, pending)}"
+    kept = f"{counted(counts.left_pending, 'output')} left pending, " if counts.left_pending else ""
     collectives = in_steps + counts.gather_collectives + counts.resolve_collectives
     return (
         f"{counted(counts.operators, 'operator')}, "
         f"{counted(collectives, 'collective')}: {count_text(in_steps)} in steps "
         f"({count_text(counts.forward_collectives)} forward, {count_text(counts.backward_collectives)} backward)"
         f"{gathering if counts.gathers else ''}{resolving if counts.resolves else ''}, "
-        f"{bytes_text(counts.sent_bytes)} sent per rank, {counted(counts.fallbacks, 'fallback')}"
+        f"{kept}{bytes_text(counts.sent_bytes)} sent per rank, {counted(counts.fallbacks, 'fallback')}"
     )
 
 

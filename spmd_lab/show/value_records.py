@@ -149,6 +149,7 @@ class CountsRecord:
     backward_collectives: int
     gather_collectives: int
     resolve_collectives: int
+    left_pending: int
     sent_bytes: int
     fallbacks: int
 

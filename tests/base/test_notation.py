@@ -222,10 +222,10 @@ def test_the_text_of_each_error(text: str, shape: tuple[int, ...], what: str, hi
 @pytest.mark.parametrize(
     ("text", "shape", "what", "hint"),
     [
-        ("b", (16, 64), "1 dims are written, the tensor has 2", ONE_TERM),
+        ("b", (16, 64), "1 dim is written, the tensor has 2", ONE_TERM),
         ("b s d", (16, 64), "3 dims are written, the tensor has 2", ONE_TERM),
         ("b s ... d", (16, 64), "3 dims are written, the tensor has 2", ONE_TERM),
-        ("b/dp", (), "1 dims are written, the tensor has 0", ONE_TERM),
+        ("b/dp", (), "1 dim is written, the tensor has 0", ONE_TERM),
         ("", (4,), "0 dims are written, the tensor has 1", ONE_TERM),
         ("... b ...", (16, 64), "'...' stands twice", "use it once, for any number of undivided dims"),
     ],

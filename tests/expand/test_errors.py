@@ -84,7 +84,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[sl.SpmdLabError], str]] = {
     "too few dims": (
         {"params": {"q.weight": "o/tp"}},
         NotationError,
-        "1 dims are written, the tensor has 2\n  argument: params={'q.weight': 'o/tp'}\n"
+        "1 dim is written, the tensor has 2\n  argument: params={'q.weight': 'o/tp'}\n"
         "  layout: tensor: f32[8, 8]\n  try: one term a dim, or '...' for any number of undivided ones",
     ),
     "too few placements": (

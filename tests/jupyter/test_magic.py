@@ -232,13 +232,17 @@ def test_a_line_of_the_magic_is_told_as_it_was_typed(shell: InteractiveShell) ->
         ("model(x)", "the mesh is missing"),
         ("--mesh dp model(x)", "--mesh dp: 'dp' is not an axis and its size"),
         ("--mesh dp=0 model(x)", "--mesh dp=0: axis 'dp' has size 0"),
-        ("--mash dp=2 model(x)", "unrecognized arguments: --mash"),
-        ("model(x) --mesh", "argument --mesh: expected one argument"),
-        ("--mesh dp=2 --pending maybe model(x)", "argument --pending: invalid choice: 'maybe'"),
-        ("--mesh dp=2 --params weight model(x)", r"--params weight: name 'weight' is not defined; a rule"),
+        ("--mash dp=2 model(x)", "there is no --mash: did you mean '--mesh'"),
+        ("--mesh dp=2 -z model(x)", "unrecognized arguments: -z"),
+        ("--mesh dp=2 modle(x)", r"modle is not defined: did you mean model\?"),
+        ("--mesh dp=2 model(unknown)", "unknown is not defined"),
+        ("model(x) --mesh", "--mesh: expected one argument"),
+        ("--mesh dp=2 --pending maybe model(x)", "--pending: invalid choice: 'maybe'"),
+        ("--mesh dp=2 --params weight model(x)", "--params weight: weight is not defined.*; a rule"),
         ('--mesh dp=2 --params "q.weight o/dp" model(x)', "q.weight o/dp is no rule"),
         ("--mesh dp=2 --params 3 model(x)", "--params 3 gives a int"),
         ('--mesh dp=2 --loss "out =" model(x)', "--loss out = is no expression"),
+        ("--mesh dp=2 --loss out.sum() model(x)", r"--loss out.sum\(\): out is not defined; a function of the output"),
         ("--mesh dp=2 -o 3x model(x)", "-o 3x is no name"),
     ],
 )
@@ -248,11 +252,15 @@ def test_bad_lines_are_refused_in_one_line(shell: InteractiveShell, line: str, w
     assert "\n" not in str(caught.value)
 
 
+def test_what_a_function_lacks_is_its_own_error(shell: InteractiveShell) -> None:
+    shell.run_cell("def given():\n    return nothing")
+    with pytest.raises(NameError, match="'nothing' is not defined"):
+        shell.run_line_magic("spmd_expand", "--mesh dp=2 model(given())")
+
+
 def test_errors_of_the_expansion_come_through(shell: InteractiveShell) -> None:
     with pytest.raises(sl.SpmdLabError, match=r"'k\.weight' matches no parameter"):
         shell.run_line_magic("spmd_expand", '--mesh dp=2 --params "k.weight=o/dp i" model(x)')
-    with pytest.raises(NameError, match="unknown"):
-        shell.run_line_magic("spmd_expand", "--mesh dp=2 unknown(x)")
 
 
 # --- as a cell ------------------------------------------------------------------------------------

@@ -108,6 +108,25 @@ def test_the_numbers_are_those_of_the_expansion(expansion: sl.Expansion) -> None
     assert forward + backward + resolving == len(expansion.collectives)
 
 
+def test_outputs_that_stay_pending_are_counted() -> None:
+    def sums(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.sum(), x.relu()
+
+    x, mesh = torch.ones(4), sl.Mesh(dp=2)
+    kept, resolved = (
+        sl.spmd_expand(sums, x, mesh=mesh, batch="dp", pending=pending) for pending in ("keep", "resolve")
+    )
+    for told in (text(kept), read(html(kept)).text):
+        assert "1 output left pending, 0 B sent per rank" in told
+    assert "left pending" not in text(resolved)
+
+
+def test_a_collective_shows_itself_as_its_table_does(expansion: sl.Expansion) -> None:
+    first = expansion.collectives[0]
+    assert repr(first) == repr(expansion.collectives[:1])
+    assert first._repr_html_() == expansion.collectives[:1]._repr_html_()
+
+
 def test_every_step_that_communicates_is_shown(expansion: sl.Expansion) -> None:
     shown = read(html(expansion)).text
     loud = [step.name.removeprefix("resolve:") for step in expansion.steps if step.collectives]
