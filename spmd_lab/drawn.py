@@ -73,7 +73,24 @@ class Drawn:
         return draw(self, depth, around, hops, only, once, beside)
 
     def to_networkx(self) -> networkx.DiGraph[str]:
-        """The graph for networkx; its nodes have kind, op, phase, module, line, step, value, layout, axis, bytes."""
+        """The graph for networkx: nodes by name, with their facts as attributes, and an edge to each reader.
+
+        Returns
+        -------
+        networkx.DiGraph
+            Attributes of a node are text, empty where there is nothing to say: ``kind`` ("input", "constant",
+            "operator", "collective", "output"), ``op`` (the operator, or the kind of collective), ``phase``,
+            ``module``, ``line`` (as "model.py:17"), ``step``, ``value`` (the traced value that it holds), ``layout``
+            (the global tensor, in a trace) and ``axis``. ``payload_bytes`` is an int, 0 without communication.
+
+        Examples
+        --------
+        >>> import torch, spmd_lab as sl
+        >>> expansion = sl.spmd_expand(lambda x: x.sum(), torch.ones(4, 4), mesh=sl.Mesh(dp=2), batch="dp")
+        >>> graph = expansion.program.to_networkx()
+        >>> [(each["op"], each["axis"], each["payload_bytes"]) for each in graph.nodes.values() if each["axis"]]
+        [('all_reduce', 'dp', 4)]
+        """
         from spmd_lab.records import networkx_of
 
         return networkx_of(self)
@@ -83,7 +100,7 @@ class Drawn:
         return self.draw().save(path)
 
     def to_dot(self, path: str | os.PathLike[str]) -> Path:
-        """Write the graph in the language of Graphviz."""
+        """Write the graph in the language of Graphviz, with the attributes that `to_networkx` gives."""
         from spmd_lab.records import save_dot
 
         return save_dot(self, path)

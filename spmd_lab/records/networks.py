@@ -26,12 +26,7 @@ __all__ = ["dot_of", "networkx_of"]
 
 
 def networkx_of(value: Drawn) -> networkx.DiGraph[str]:
-    """A graph of the names of nodes.
-
-    Attributes of a node, all of them text but the last: ``kind`` ("input", "constant", "operator", "collective",
-    "output"), ``op``, ``phase``, ``module``, ``line``, ``step``, ``value`` (the traced value that it holds),
-    ``layout`` (or the global tensor, in a trace), ``axis``, and ``payload_bytes`` (0 without communication).
-    """
+    """See `Drawn.to_networkx`."""
     import networkx
 
     graph = networkx.DiGraph()
