@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from spmd_lab.errors import nearest
 from spmd_lab.jupyter.bundle import bundle
 from spmd_lab.records import film_of
 from spmd_lab.show.files import write_text
 from spmd_lab.show.film_html import frame_html, holdings_html, step_card, step_picture, strip_html
 from spmd_lab.show.film_page import film_page, module_paths
+from spmd_lab.show.markup import muted
 
 if TYPE_CHECKING:
     import os
@@ -43,6 +45,8 @@ class Film:
         The name of a step to go to.
     numbers : ipywidgets.Checkbox
         Whether every rank has been run, and numbers are shown.
+    found : ipywidgets.HTML
+        How many steps pass the filters, or that there is none of the name.
     frame : ipywidgets.HTML
         The step; each of its nodes unfolds into a card.
     """
@@ -68,7 +72,7 @@ class Film:
             description="go to", options=[frame.step.name for frame in frames], placeholder="name of a step"
         )
         self.numbers = widgets.Checkbox(description="numbers", value=values, indent=False, layout={"width": "auto"})
-        self.strip, self.frame = widgets.HTML(), widgets.HTML()
+        self.strip, self.found, self.frame = widgets.HTML(), widgets.HTML(), widgets.HTML()
         for control in (self.step, self.rank):
             control.observe(self._show, "value")
         for control in (self.module, self.axis, self.kind):
@@ -79,7 +83,7 @@ class Film:
             widgets.HBox([self.play, self.step, self.rank, self.numbers], layout={"flex_flow": "row wrap"}),
             widgets.HBox([self.module, self.axis, self.kind, self.name], layout={"flex_flow": "row wrap"}),
         ]
-        self.widget = widgets.VBox([self.strip, *rows, self.frame])
+        self.widget = widgets.VBox([self.strip, *rows, self.found, self.frame])
         self._show()
 
     @property
@@ -99,9 +103,11 @@ class Film:
 
     def _show(self, _: object = None) -> None:
         if self.index is None:
-            self.strip.value, self.frame.value = "", "no step fits these filters"
+            self.strip.value, self.found.value, self.frame.value = "", "", "no step fits these filters"
             return
-        rank = self.rank.value
+        rank, passing = self.rank.value, len(self._visible)
+        is_whole = passing == len(self.record.frames)
+        self.found.value = "" if is_whole else muted(f"{self.step.value:,} of {passing:,} that pass the filters")
         self.strip.value = strip_html(self.record, self.index)
         self.frame.value = frame_html(
             self.record,
@@ -131,6 +137,9 @@ class Film:
         if self.name.value in names:
             self.module.value = self.axis.value = self.kind.value = ""
             self.step.value = names.index(self.name.value) + 1
+            self._show()
+        elif self.name.value:
+            self.found.value = muted(f"no step is called {self.name.value}: {nearest(self.name.value, names)}")
 
     def _look(self, _: object = None) -> None:
         """Run every rank once, or forget what they hold."""

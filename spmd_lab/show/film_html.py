@@ -30,10 +30,10 @@ _CARD = "border-left:1px dotted;padding-left:8px;margin:2px 0 6px"
 def frame_title(film: FilmRecord, index: int) -> str:
     """Which step a frame shows, in words."""
     frame = film.frames[index]
-    where = f", {frame.module}" if frame.module else ""
-    return (
-        f"step {index + 1} of {len(film.frames):,}: {frame.step.name}, {short_op(frame.step.op)}, {frame.phase}{where}"
-    )
+    name, op = frame.step.name, short_op(frame.step.op)
+    told = [name, *([] if name.rstrip("0123456789").rstrip("_") == op else [op]), frame.phase]
+    where = [frame.module] if frame.module else []
+    return f"step {index + 1} of {len(film.frames):,}: {', '.join(told + where)}"
 
 
 def frame_html(

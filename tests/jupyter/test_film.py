@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import spmd_lab as sl
 from spmd_lab.records import film_of
+from spmd_lab.show.film_html import frame_title
 from spmd_lab.show.film_page import film_page
 from spmd_lab.show.markup import image
 from spmd_lab.show.strip_svg import strip_left
@@ -206,6 +207,7 @@ def test_filters_choose_among_the_steps(expansion: sl.Expansion, film: Film) -> 
         film.step.value = place
         seen.append(film.index)
     assert seen == over_tp
+    assert f"{len(over_tp)} of {len(over_tp)} that pass the filters" in film.found.value
     film.module.value, film.kind.value, film.axis.value = "down", "", ""
     film.step.value = 1
     assert expansion.steps[film.index or 0].source.module == "down"  # type: ignore[union-attr]
@@ -220,6 +222,22 @@ def test_a_name_leads_to_its_step_through_any_filter(expansion: sl.Expansion, fi
     film.name.value = quiet
     assert expansion.steps[film.index or 0].name == quiet
     assert film.kind.value == ""
+
+
+def test_a_name_that_no_step_has_is_told_of(expansion: sl.Expansion, film: Film) -> None:
+    known = expansion.steps[(film.index or 0)].name
+    film.name.value = f"{known}x"
+    assert f"no step is called {known}x: did you mean" in film.found.value
+    film.name.value = known
+    assert not film.found.value
+
+
+def test_the_title_says_an_operator_once(film: Film) -> None:
+    titles = {frame.step.name: frame_title(film.record, index) for index, frame in enumerate(film.record.frames)}
+    assert ": mm, backward" in titles["mm"]
+    assert ": mm_1, backward" in titles["mm_1"]
+    resolved = next(name for name in titles if name.startswith("resolve:"))
+    assert f": {resolved}, resolve, " in titles[resolved]
 
 
 def test_names_from_the_user_are_escaped() -> None:
