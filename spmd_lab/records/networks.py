@@ -30,8 +30,9 @@ def networkx_of(value: Drawn) -> networkx.DiGraph[str]:
     import networkx
 
     graph = networkx.DiGraph()
+    layouts = _layouts(value)
     for node in _fx_graph(value).nodes:
-        graph.add_node(node.name, **_facts(node, _layout(value, node)))
+        graph.add_node(node.name, **_facts(node, layouts.get(node, "")))
         graph.add_edges_from((before.name, node.name) for before in node.all_input_nodes)
     return graph
 
@@ -76,27 +77,26 @@ _NODE_KINDS = {"placeholder": "input", "get_attr": "constant", "output": "output
 
 
 @singledispatch
-def _layout(value: object, node: fx.Node) -> str:
-    """What is known of how the value of a node lies on the mesh."""
+def _layouts(value: object) -> dict[fx.Node, str]:
+    """What is known of how the values of nodes lie on the mesh."""
     raise TypeError(f"no graph of a {type(value).__name__}")
 
 
-@_layout.register
-def _traced(value: TracedGraph, node: fx.Node) -> str:
-    return global_comment(node)
+@_layouts.register
+def _traced(value: TracedGraph) -> dict[fx.Node, str]:
+    return {node: global_comment(node) for node in value.graph_module.graph.nodes}
 
 
-@_layout.register
-def _step(value: Step, node: fx.Node) -> str:
-    placeholders = node.graph.find_nodes(op="placeholder")
-    places = dict(zip(placeholders, value.operands, strict=False))
-    return str(places[node].have) if node in places else ""
+@_layouts.register
+def _step(value: Step) -> dict[fx.Node, str]:
+    placeholders = value.local_graph.graph.find_nodes(op="placeholder")
+    return {node: str(operand.have) for node, operand in zip(placeholders, value.operands, strict=False)}
 
 
-@_layout.register
-def _program(value: Program, node: fx.Node) -> str:
-    if node.op == "placeholder":
-        placeholders = [each for each in value.graph_module.graph.nodes if each.op == "placeholder"]
-        return str(value.input_layouts[placeholders.index(node)])
-    layout = value.expansion.layouts.get(node.meta.get("spmd_value", ""))
-    return str(layout) if layout is not None else ""
+@_layouts.register
+def _program(value: Program) -> dict[fx.Node, str]:
+    graph, known = value.graph_module.graph, value.expansion.layouts
+    placeholders = graph.find_nodes(op="placeholder")
+    given = {node: str(layout) for node, layout in zip(placeholders, value.input_layouts, strict=True)}
+    held = {node: known.get(node.meta.get("spmd_value", "")) for node in graph.nodes if node not in given}
+    return given | {node: str(layout) for node, layout in held.items() if layout is not None}

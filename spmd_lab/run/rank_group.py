@@ -115,8 +115,12 @@ class RankGroup:
         self._finalizer = weakref.finalize(self, _end, self._launcher, self._folder)
         self._pipes: list[Connection] = []
         self._pids: list[int] = []
-        with listener:
-            self._accept(listener, size)
+        try:
+            with listener:
+                self._accept(listener, size)
+        except BaseException:
+            self.close()  # when the listener is: it takes its socket with it, out of the folder that goes here
+            raise
 
     def _accept(self, listener: Listener, size: int) -> None:
         deadline = time.monotonic() + _STARTING
@@ -125,16 +129,16 @@ class RankGroup:
         socket: Any = listener._listener._socket  # type: ignore[attr-defined]  # noqa: SLF001 - to wait with a limit
         while len(arrived) < size:
             for each in wait([socket, *pending], timeout=0.5):
-                if each is socket:
-                    pending.append(listener.accept())
-                else:
-                    pending.remove(each)
-                    pipe: Connection = each  # type: ignore[assignment]
-                    rank, pid = pipe.recv()
-                    arrived[rank] = (pipe, pid)
+                with suppress(EOFError, OSError):  # a rank that ends here has told the log why, and ends its launcher
+                    if each is socket:
+                        pending.append(listener.accept())
+                    else:
+                        pending.remove(each)
+                        pipe: Connection = each  # type: ignore[assignment]
+                        rank, pid = pipe.recv()
+                        arrived[rank] = (pipe, pid)
             if self._launcher.poll() is not None or time.monotonic() > deadline:
-                told = self._tail()
-                self.close()
+                told = self._tail(60 * (size + 1))  # the launcher's own lines come last, and say the least
                 raise RankError(f"{size} ranks did not start:\n{told}", rank=0, hint="see what they wrote above")
         self._pipes = [arrived[rank][0] for rank in range(size)]
         self._pids = [arrived[rank][1] for rank in range(size)]

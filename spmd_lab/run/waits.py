@@ -75,24 +75,25 @@ def profile_of(request: ProgramRequest, measured: Sequence[Measured], found: str
 
 
 class _Graph:
-    """What the nodes of a rank's graph are, by position."""
+    """What the nodes of a rank's graph are, by position; ``parts``: where a collective starts and is waited for."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
         self.nodes = list(graph.graph.nodes)
         places = {node: position for position, node in enumerate(self.nodes)}
         self.kinds: list[Kind] = []
         self.collectives: dict[int, str] = {}
-        self.started_by: dict[int, int] = {}
+        self.parts: dict[int, list[int]] = {}
         self.meetings: dict[str, list[int]] = defaultdict(list)
         for position, node in enumerate(self.nodes):
             kind: Kind = "compute"
             if is_collective(node.target):
                 kind, request = "issue", request_of(node.target, node.args, node.kwargs)[1]
-                self.collectives[position], self.started_by[position] = str(request), position
+                self.collectives[position], self.parts[position] = str(request), [position]
                 self.meetings[request.axis].append(position)
             elif node.target is WAIT and places[node.args[0]] in self.collectives:
                 kind, start = "wait", places[node.args[0]]
-                self.collectives[position], self.started_by[position] = self.collectives[start], start
+                self.collectives[position] = self.collectives[start]
+                self.parts[start].append(position)
             self.kinds.append(kind)
 
 
@@ -121,7 +122,7 @@ class _Run:
         last = max(comes, key=comes.__getitem__)
         longest = 0
         for rank, issue in issues.items():
-            parts = [position for position, start in graphs[rank].started_by.items() if start == issue]
+            parts = graphs[rank].parts[issue]
             for position in parts:
                 until = min(self.end(rank, position), comes[last])
                 self.waited[rank, position] = max(until - self.start(rank, position), 0)

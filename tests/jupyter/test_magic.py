@@ -328,6 +328,9 @@ def test_a_cell_stands_for_the_plain_python_of_its_help(tensors: InteractiveShel
         ("--mesh dp=2", "y = x\nreturn y", "line 2 of the cell: return has no meaning"),
         ("--mesh dp=2", "y = x + nowhere", "the cell reads nowhere, which nothing defines"),
         ("--mesh dp=2", "n = 3", "the cell assigns no tensor"),
+        ("--mesh dp=2", "y = x\nif y is x:\n    yield y", "line 3 of the cell: yield has no meaning"),
+        ("--mesh dp=2", "y = x\nbreak", "line 2 of the cell: 'break' outside loop"),
+        ("--mesh dp=2", "from math import *\ny = x", r"line 1 of the cell: import \* has no meaning"),
         ("", "y = x + 1", "the mesh is missing"),
     ],
 )
@@ -346,6 +349,16 @@ def test_bad_cells_are_refused_in_one_line(shell: InteractiveShell, line: str, c
         ("y = (lambda x: x + 1)(w)", {"w"}, {"y"}),
         ("a, b = x, w", {"x", "w"}, {"a", "b"}),
         ("y = x\nfor i in range(2):\n    y = y + w", {"x", "w"}, {"y"}),
+        ("import math\nfrom torch.nn import functional as F\ny = F.relu(x) * math.pi", {"x"}, {"y"}),
+        ("def double(w):\n    h = w * 2\n    return h\ny = double(x)", {"x"}, {"y"}),
+        ("def shift(v):\n    return v + w\ny = shift(x)", {"x", "w"}, {"y"}),
+        ("class Two:\n    k = 2\ny = x * Two.k", {"x"}, {"y"}),
+        ("x = sum(x for x in (w, w))", {"w"}, {"x"}),
+        ("y = [w + 1 for w in (x, x)][0] + w", {"x", "w"}, {"y"}),
+        ("try:\n    y = x * float('a')\nexcept ValueError as w:\n    y = x", {"x"}, {"y"}),
+        ("match 3:\n    case n:\n        y = x * n", {"x"}, {"y"}),
+        ("if False:\n    h = x\ny = x", {"x"}, {"y"}),
+        ("h = x\ny = h * 2\ndel h", {"x"}, {"y"}),
     ],
 )
 def test_what_a_cell_reads_and_assigns(cell: str, read: set[str], assigned: set[str]) -> None:

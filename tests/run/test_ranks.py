@@ -149,6 +149,15 @@ def test_a_failing_program_names_its_node_and_line(ranks: sl.Ranks) -> None:
     assert "self.out(self.table(tokens).relu())" in str(caught.value)
 
 
+def test_ranks_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
+    with pytest.raises(RankError, match="2 ranks did not start") as caught, sl.Ranks(2, device="cpu") as lost:
+        lost.run(dist.get_rank)
+    assert "nowhere0" in str(caught.value)
+    assert processes() == []
+    assert list(Path(tempfile.gettempdir()).glob("spmd_lab_ranks_*")) == []
+
+
 def test_a_rank_that_raises_ends_the_call(ranks: sl.Ranks) -> None:
     def lonely() -> None:
         if dist.get_rank() == 1:
