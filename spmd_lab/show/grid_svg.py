@@ -255,7 +255,7 @@ def _told(record: GridRecord) -> list[tuple[str, str]]:
     lines = [("numbers: ranks", GREY)] if any(cell.ranks for cell in record.cells) else []
     lines += [
         (
-            f"stripe {row + 1}: {place.axis.text}, from 0 (light) to {place.count - 1} (deep)",
+            f"stripe {row + 1}: {place.axis.text}, from 0 (faint) to {place.count - 1} (full)",
             axis_colour(place.axis.axis),
         )
         for row, place in enumerate(places)

@@ -158,7 +158,7 @@ def test_both_split_orders_look_different() -> None:
 @pytest.mark.parametrize(
     ("text", "mesh", "told"),
     [
-        ("f32[5/dp]", sl.Mesh(dp=4), ["dp 3: nothing", "numbers: ranks", "stripe 1: dp, from 0 (light) to 3 (deep)"]),
+        ("f32[5/dp]", sl.Mesh(dp=4), ["dp 3: nothing", "numbers: ranks", "stripe 1: dp, from 0 (faint) to 3 (full)"]),
         ("f32[8, 4]{sum: tp}", MESH, ["pending sum over tp: the tensor is the sum of 4 such pieces"]),
         ("f32[8192/dp]", sl.Mesh(dp=8192), ["8191:8192", "… stands for parts that are not drawn"]),
         ("f32[8/dp]", sl.Mesh(dp=2, tp=64), ["dp=1", "the same for every index of tp"]),
