@@ -81,7 +81,8 @@ def _modules(record: ExpansionRecord) -> Html:
             tag("span", bold("module"), style=column(_NAME_WIDTH)),
             tag("span", bold("gives"), style=column(_LAYOUT_WIDTH)),
             bold("collectives in its steps, and what a rank sends in them"),
-        ]
+        ],
+        " ",
     )
     rows = joined(_module(module, record.name, "", 1) for module in record.modules)
     return joined([tag("div", heading, style="margin:8px 0 2px 1.1em"), rows])
@@ -95,7 +96,8 @@ def _module(module: ModuleRecord, program: str, parent: str, depth: int) -> Html
             tag("span", bold(module_title(module, program, parent)), repeated, style=column(name_width)),
             tag("span", layout_html(module.layout), style=column(_LAYOUT_WIDTH)),
             tag("span", tallies_html(module.tallies), _sent(module), style=column(_TALLIES_WIDTH, grows=True)),
-        ]
+        ],
+        " ",
     )
     children = (_module(child, program, module.paths[0], depth + 1) for child in module.children)
     steps = (step_details(step) for step in module.steps)

@@ -121,6 +121,11 @@ def test_outputs_that_stay_pending_are_counted() -> None:
     assert "left pending" not in text(resolved)
 
 
+def test_columns_stay_apart_without_styles(expansion: sl.Expansion) -> None:
+    bare = re.sub(r"<[^>]+>", "", html(expansion))
+    assert "module gives collectives in its steps" in bare
+
+
 def test_a_collective_shows_itself_as_its_table_does(expansion: sl.Expansion) -> None:
     first = expansion.collectives[0]
     assert repr(first) == repr(expansion.collectives[:1])
