@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmd_lab.errors import SpmdLabError
 from spmd_lab.mesh import Mesh
+from spmd_lab.torch_internals.whole_imports import whole_imports
 
 if TYPE_CHECKING:
     from spmd_lab.expand import Collective, Expansion, Step, colwise, expand, fsdp, rowwise
@@ -76,7 +77,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    with whole_imports():
+        value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -14,13 +14,14 @@ import torch
 
 from spmd_lab.torch_internals.effects import drop_tokens
 from spmd_lab.torch_internals.functional_ops import call_functional_forms, whole_arguments_written
+from spmd_lab.torch_internals.whole_imports import whole_imports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from torch import fx, nn
 
-__all__ = ["ExportedValue", "JointGraph", "export_joint", "said_to_be_traced"]
+__all__ = ["ExportedValue", "JointGraph", "export_joint", "load_exporter", "said_to_be_traced"]
 
 ValueKind = Literal["input", "tangent", "output", "gradient", "new value"]
 
@@ -61,6 +62,13 @@ class JointGraph:
     graph_module: fx.GraphModule
     placeholders: tuple[tuple[fx.Node, ExportedValue], ...]
     outputs: tuple[tuple[Any, ExportedValue], ...]
+
+
+def load_exporter() -> None:
+    """Import what exports, which takes a second or two, if it is not there."""
+    with whole_imports():
+        import torch._dynamo
+        import torch._functorch.aot_autograd  # noqa: F401
 
 
 def export_joint(module: nn.Module, arguments: Sequence[torch.Tensor]) -> JointGraph:

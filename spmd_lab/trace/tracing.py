@@ -10,6 +10,7 @@ from torch import nn
 
 from spmd_lab.errors import TraceError
 from spmd_lab.progress import counting
+from spmd_lab.torch_internals.export import load_exporter
 from spmd_lab.trace.exporting import Export, MoreTensorsError, exported
 from spmd_lab.trace.naming import named
 from spmd_lab.trace.program import gather
@@ -117,6 +118,7 @@ def _traced(
             argument="loss",
             hint="a function of what the program returns, giving a scalar",
         )
+    load_exporter()
     fn, loss = _as_written(fn), None if loss is None else _as_written(loss)
     program = gather(fn, args, dict(kwargs or {}), loss)
     with _collector_paused(), counting(f"tracing {program.name}") as done:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import signal
+import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +25,9 @@ from tests.process import process_as_found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+ROOT = Path(__file__).parents[2]
 
 
 class Terminal(io.StringIO):
@@ -213,6 +218,37 @@ def test_each_stage_can_be_interrupted(monkeypatch: pytest.MonkeyPatch, stage: s
     after = whole()
     assert after.program.graph_module.code == before.program.graph_module.code
     assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("verb", "cut"), [("trace", "torch._dynamo.symbolic_convert"), ("expand", "torch.distributed.tensor._dtensor_spec")]
+)
+def test_an_import_is_not_cut_in_half(verb: str, cut: str) -> None:
+    """What a first call imports is there, or as good as never begun, when it is called again."""
+    code = f"""
+import signal, sys
+import torch
+import spmd_lab as sl
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Pressed:
+    def find_spec(self, name, *_):
+        if name == {cut!r}:
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+
+arguments = [torch.nn.Linear(4, 4), torch.ones(4, 4)] if {verb!r} == "trace" else []
+sys.meta_path.insert(0, Pressed())
+try:
+    sl.{verb}(*arguments)
+except KeyboardInterrupt:
+    print("interrupted", {cut!r} in sys.modules)
+expansion = sl.expand(sl.trace(torch.nn.Linear(4, 4), torch.ones(4, 4)), sl.Mesh(dp=2), batch="dp")
+print(expansion.program.verify().ok)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "interrupted True\nTrue\n", done.stderr
 
 
 @pytest.mark.usefixtures("_hears_ctrl_c")
