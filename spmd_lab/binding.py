@@ -4,37 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import fx
 
+from spmd_lab.collectives import axis_of, group_argument, is_collective
 from spmd_lab.errors import MeshError
 from spmd_lab.mesh import Mesh
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["WAIT", "axis_of", "bound", "check_device_mesh", "is_collective", "rank_here"]
-
-WAIT = torch.ops._c10d_functional.wait_tensor.default
-"""What waits for the result of a collective."""
-
-_GROUP_ARGUMENT: dict[object, int] = {
-    torch.ops._c10d_functional.all_reduce.default: 2,
-    torch.ops._c10d_functional.all_gather_into_tensor.default: 2,
-    torch.ops._c10d_functional.reduce_scatter_tensor.default: 3,
-    torch.ops._dtensor.shard_dim_alltoall.default: 3,
-}
-"""The collectives of a program, and which of their arguments names the group."""
-
-
-def is_collective(node: fx.Node) -> bool:
-    """Whether a node of a program starts a communication."""
-    return node.target in _GROUP_ARGUMENT
-
-
-def axis_of(node: fx.Node) -> str:
-    """The axis that a collective of a program, not yet bound, names as its group."""
-    return str(node.args[_GROUP_ARGUMENT[node.target]])
+__all__ = ["bound", "check_device_mesh", "rank_here"]
 
 
 def rank_here(device_mesh: DeviceMesh) -> int:
@@ -82,12 +61,12 @@ def check_device_mesh(mesh: Mesh, rank: int, device_mesh: DeviceMesh) -> None:
 
 def bound(graph_module: fx.GraphModule, device_mesh: DeviceMesh) -> fx.GraphModule:
     """A copy whose collectives name the groups of a real mesh instead of its axes."""
-    axes = Mesh.from_device_mesh(device_mesh).axes
+    mesh = Mesh.from_device_mesh(device_mesh)
     graph = fx.Graph()
     nodes: dict[fx.Node, fx.Node] = {}
     graph.output(graph.graph_copy(graph_module.graph, nodes))
     for node in graph.nodes:
         if is_collective(node):
-            group = device_mesh.get_group(axes.index(axis_of(node)))
-            node.update_arg(_GROUP_ARGUMENT[node.target], group.group_name)
+            group = device_mesh.get_group(mesh.axis_index(axis_of(node)))
+            node.update_arg(group_argument(node), group.group_name)
     return fx.GraphModule(graph_module, graph, type(graph_module).__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from torch.fx.node import Argument
 
+    from spmd_lab.collectives import CollectiveKind
     from spmd_lab.layout import Layout
     from spmd_lab.mesh import Mesh
 
 __all__ = [
-    "CollectiveKind",
     "EmittedCollective",
     "LocalGraphBuilder",
     "own_part",
@@ -26,7 +26,6 @@ __all__ = [
     "whatever_the_strides",
 ]
 
-CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
 aten = torch.ops.aten
 c10d = torch.ops._c10d_functional

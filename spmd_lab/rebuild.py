@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from spmd_lab.binding import bound, check_device_mesh, is_collective
+from spmd_lab.binding import bound, check_device_mesh
+from spmd_lab.collectives import is_collective
 from spmd_lab.drawn import Drawn
 from spmd_lab.errors import RebuildError, expect
 from spmd_lab.expand.expansion import Expansion

@@ -14,7 +14,7 @@ PACKAGE = "spmd_lab"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("torch_internals",),
-    ("drawn", "errors", "mesh", "elements", "layout", "notation", "parsing", "progress"),
+    ("collectives", "drawn", "errors", "mesh", "elements", "layout", "notation", "parsing", "progress"),
     ("local_graph", "binding", "streams"),
     ("without_data",),
     ("rules",),

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from spmd_lab.collectives import CollectiveKind
     from spmd_lab.layout import Layout
     from spmd_lab.show.picture import Picture
     from spmd_lab.trace.values import Phase, Source
 
 __all__ = ["Collective", "Move", "Operand", "Redistribution", "Step", "ring_bytes"]
 
-CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 MoveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "slice", "split_pending"]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
+from spmd_lab.collectives import CollectiveKind
 from spmd_lab.errors import ArgumentError, nearest
 from spmd_lab.expand.values import Collective
 from spmd_lab.explain.frames import frame_of
@@ -20,7 +21,7 @@ __all__ = ["CollectiveGroup", "CollectiveGroups", "CollectiveTable", "GroupKey"]
 GroupKey = Literal["source", "kind", "axis", "phase", "module", "step"]
 Quantity = Literal["sent_bytes_per_rank", "payload_bytes"]
 
-_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+_KINDS = get_args(CollectiveKind)
 _PHASES = ("forward", "backward")
 
 

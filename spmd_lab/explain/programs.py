@@ -9,7 +9,7 @@ import torch
 from torch import fx
 from torch.distributed.tensor import Partial, Replicate, Shard
 
-from spmd_lab.binding import axis_of, is_collective
+from spmd_lab.collectives import axis_of, is_collective, kind_of
 from spmd_lab.expand.values import Collective, ring_bytes
 from spmd_lab.explain.collectives import CollectiveTable
 from spmd_lab.layout import Layout
@@ -18,18 +18,10 @@ from spmd_lab.without_data import call_without_data
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spmd_lab.expand.values import CollectiveKind
     from spmd_lab.mesh import Mesh
     from spmd_lab.rebuild import Program
 
 __all__ = ["collectives_of", "flat_collective"]
-
-_KINDS: dict[object, CollectiveKind] = {
-    torch.ops._c10d_functional.all_reduce.default: "all_reduce",
-    torch.ops._c10d_functional.all_gather_into_tensor.default: "all_gather",
-    torch.ops._c10d_functional.reduce_scatter_tensor.default: "reduce_scatter",
-    torch.ops._dtensor.shard_dim_alltoall.default: "all_to_all",
-}
 
 
 def collectives_of(program: Program) -> CollectiveTable:
@@ -57,7 +49,8 @@ def flat_collective(node: fx.Node, mesh: Mesh, elements: int, dtype: torch.dtype
     elements, dtype
         Of its full message.
     """
-    kind, axis = _KINDS[node.target], axis_of(node)
+    kind, axis = kind_of(node), axis_of(node)
+    assert kind is not None
     size = mesh.axis_size(axis)
     reduce_op = str(node.args[1]) if kind in ("all_reduce", "reduce_scatter") else None
     payload = elements * dtype.itemsize
@@ -95,6 +88,6 @@ def _sizes(program: Program) -> Mapping[fx.Node, tuple[int, torch.dtype]]:
             args, kwargs = fx.map_arg((node.args, node.kwargs), held.__getitem__)
             made = held[node] = call_without_data(node.target, args, kwargs, mesh, "meta")
             if is_collective(node):
-                message = made if _KINDS[node.target] == "all_gather" else args[0]
+                message = made if kind_of(node) == "all_gather" else args[0]
                 found[node] = math.prod(message.shape), message.dtype
     return found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from spmd_lab.collectives import axis_of, is_collective
 from spmd_lab.notation import dtype_name
 from spmd_lab.records.layouts import line_record
 from spmd_lab.show.part_records import ArgumentRecord, CodeLine, CodeRecord
@@ -24,7 +25,6 @@ __all__ = [
     "expression",
     "global_comment",
     "identifier",
-    "is_collective",
     "op_name",
     "statement",
 ]
@@ -164,18 +164,9 @@ def expression(value: Any) -> str:
     return repr(value)
 
 
-def is_collective(node: fx.Node) -> bool:
-    """Whether ranks communicate in a node (waiting for it does not count)."""
-    if node.op != "call_function":
-        return False
-    name = op_name(node.target)
-    return name.startswith(("_c10d_functional.", "_dtensor.")) and "wait_tensor" not in name
-
-
 def collective_axis(node: fx.Node) -> str:
     """The axis over which a node communicates; empty where it does not."""
-    group = node.args[-1] if is_collective(node) and node.args else ""
-    return group if isinstance(group, str) else ""
+    return axis_of(node) if is_collective(node) else ""
 
 
 def global_comment(node: fx.Node) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import fx
 
-from spmd_lab.records.code import is_collective, op_name
+from spmd_lab.collectives import WAIT, is_collective
 from spmd_lab.records.collectives import collective_record
 from spmd_lab.records.layouts import layout_record
 from spmd_lab.show.film_records import LocalNodeRecord
@@ -60,7 +60,7 @@ def _record(
 
 def _purpose(step: Step, node: fx.Node) -> str:
     """Whether a node moves an operand, waits, or computes."""
-    if node.op == "call_function" and "wait_tensor" in op_name(node.target):
+    if node.target is WAIT:
         return f"waits for {node.all_input_nodes[0].name}"
     if node.target is operator.getitem:
         return f"one of the outputs of {node.all_input_nodes[0].name}"

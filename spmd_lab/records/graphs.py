@@ -6,7 +6,8 @@ import operator
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spmd_lab.records.code import collective_axis, global_comment, is_collective, op_name
+from spmd_lab.collectives import WAIT, axis_of, is_collective, kind_of
+from spmd_lab.records.code import global_comment, op_name
 from spmd_lab.records.layouts import layout_record
 from spmd_lab.show.graph_records import EdgeRecord, GraphRecord, NodeRecord
 from spmd_lab.show.sentences import short_op
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from spmd_lab.collectives import CollectiveKind
     from spmd_lab.expand.values import Step
     from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["KINDS", "inputs_of", "output_records", "read_from", "step_graph_record", "traced_graph_record"]
+__all__ = ["inputs_of", "output_records", "read_from", "step_graph_record", "traced_graph_record"]
 
 # --- the dispatch subgraph of a step ------------------------------------------------------------
 
@@ -49,7 +51,7 @@ def _merge_chains(nodes: list[fx.Node]) -> dict[fx.Node, fx.Node]:
 
 
 def _is_reading(node: fx.Node) -> bool:
-    return node.op == "call_function" and (node.target is operator.getitem or "wait_tensor" in op_name(node.target))
+    return node.op == "call_function" and (node.target in (operator.getitem, WAIT))
 
 
 def _is_local_move(node: fx.Node) -> bool:
@@ -63,8 +65,9 @@ def _step_node(step: Step, merged: dict[fx.Node, fx.Node], node: fx.Node) -> Nod
         return _operand_node(step, node, [each for each in merged if each.op == "placeholder"].index(node))
     if node.op == "get_attr":
         return NodeRecord(node.name, "operand", (str(node.target),))
-    if is_collective(node):
-        return _collective_node(step, node)
+    kind = kind_of(node)
+    if kind is not None:
+        return _collective_node(step, node, kind)
     names = [short_op(op_name(member.target)) for member in members if not _is_reading(member)]
     if _is_local_move(node):
         return NodeRecord(node.name, "local", (", ".join(dict.fromkeys(names)),))
@@ -78,25 +81,16 @@ def _operand_node(step: Step, node: fx.Node, position: int) -> NodeRecord:
     return NodeRecord(node.name, "operand", (operand.name, layout_record(operand.have).text))
 
 
-def _collective_node(step: Step, node: fx.Node) -> NodeRecord:
+def _collective_node(step: Step, node: fx.Node, kind: CollectiveKind) -> NodeRecord:
     """The collective that a node carries out, with its axis and bytes."""
-    axis = collective_axis(node)
+    axis = axis_of(node)
     operand = node.meta.get("spmd_operand")
     name = step.operands[operand].name if isinstance(operand, int) and operand < len(step.operands) else None
-    kind = KINDS.get(short_op(op_name(node.target)), short_op(op_name(node.target)))
     found = [each for each in step.collectives if each.kind == kind and axis in each.axes]
     exact = [each for each in found if each.operand == name] or found
     size = (bytes_text(exact[0].payload_bytes),) if exact else ()
     position = exact[0].have.mesh.axes.index(axis) if exact else -1
     return NodeRecord(node.name, kind, (f"{kind}({axis})", *size), position)
-
-
-KINDS = {
-    "all_reduce": "all_reduce",
-    "all_gather_into_tensor": "all_gather",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "shard_dim_alltoall": "all_to_all",
-}
 
 
 def _step_outputs(

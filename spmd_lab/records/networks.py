@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
+from spmd_lab.collectives import is_collective, kind_of
 from spmd_lab.expand.values import Step
 from spmd_lab.rebuild import Program
-from spmd_lab.records.code import collective_axis, global_comment, is_collective, op_name
-from spmd_lab.records.graphs import KINDS
+from spmd_lab.records.code import collective_axis, global_comment, op_name
 from spmd_lab.show.dot_text import dot_text
-from spmd_lab.show.sentences import short_op
 from spmd_lab.trace.values import TracedGraph
 
 if TYPE_CHECKING:
@@ -29,9 +28,9 @@ def networkx_of(value: Drawn) -> networkx.DiGraph[str]:
     """See `Drawn.to_networkx`."""
     import networkx
 
-    graph = networkx.DiGraph()
-    layouts = _layouts(value)
-    for node in _fx_graph(value).nodes:
+    graph, drawn = networkx.DiGraph(), _fx_graph(value)
+    layouts = _layouts(value, drawn)
+    for node in drawn.nodes:
         graph.add_node(node.name, **_facts(node, layouts.get(node, "")))
         graph.add_edges_from((before.name, node.name) for before in node.all_input_nodes)
     return graph
@@ -61,7 +60,7 @@ def _facts(node: fx.Node, layout: str) -> dict[str, Any]:
     name = op_name(node.target) if node.op == "call_function" else ""
     return {
         "kind": "collective" if is_collective(node) else _NODE_KINDS.get(node.op, "operator"),
-        "op": KINDS.get(short_op(name), name),
+        "op": kind_of(node) or name,
         "phase": str(node.meta.get("phase", "")),
         "module": source.module if source is not None else "",
         "line": source.place if source is not None else "",
@@ -77,25 +76,25 @@ _NODE_KINDS = {"placeholder": "input", "get_attr": "constant", "output": "output
 
 
 @singledispatch
-def _layouts(value: object) -> dict[fx.Node, str]:
-    """What is known of how the values of nodes lie on the mesh."""
+def _layouts(value: object, graph: fx.Graph) -> dict[fx.Node, str]:
+    """What is known of how the values of the nodes of its graph lie on the mesh."""
     raise TypeError(f"no graph of a {type(value).__name__}")
 
 
 @_layouts.register
-def _traced(value: TracedGraph) -> dict[fx.Node, str]:
-    return {node: global_comment(node) for node in value.graph_module.graph.nodes}
+def _traced(value: TracedGraph, graph: fx.Graph) -> dict[fx.Node, str]:
+    return {node: global_comment(node) for node in graph.nodes}
 
 
 @_layouts.register
-def _step(value: Step) -> dict[fx.Node, str]:
-    placeholders = value.local_graph.graph.find_nodes(op="placeholder")
+def _step(value: Step, graph: fx.Graph) -> dict[fx.Node, str]:
+    placeholders = graph.find_nodes(op="placeholder")
     return {node: str(operand.have) for node, operand in zip(placeholders, value.operands, strict=False)}
 
 
 @_layouts.register
-def _program(value: Program) -> dict[fx.Node, str]:
-    graph, known = value.graph_module.graph, value.expansion.layouts
+def _program(value: Program, graph: fx.Graph) -> dict[fx.Node, str]:
+    known = value.expansion.layouts
     placeholders = graph.find_nodes(op="placeholder")
     given = {node: str(layout) for node, layout in zip(placeholders, value.input_layouts, strict=True)}
     held = {node: known.get(node.meta.get("spmd_value", "")) for node in graph.nodes if node not in given}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spmd_lab.records.code import collective_axis, is_collective, op_name, resolves
-from spmd_lab.records.graphs import KINDS, inputs_of, output_records, read_from
+from spmd_lab.collectives import axis_of, is_collective, kind_of
+from spmd_lab.records.code import op_name, resolves
+from spmd_lab.records.graphs import inputs_of, output_records, read_from
 from spmd_lab.records.layouts import layout_record
 from spmd_lab.show.graph_records import EdgeRecord, GraphRecord, NodeRecord
 from spmd_lab.show.sentences import short_op
@@ -76,10 +77,9 @@ def _node(program: Program, node: fx.Node) -> NodeRecord:
     module = source.module if source is not None and (backward or not resolves(node)) else ""
     if node.op == "get_attr":
         return NodeRecord(node.name, "operand", (str(node.target),), module=module, backward=backward)
-    if is_collective(node):
-        axis = collective_axis(node)
-        name = short_op(op_name(node.target))
-        kind = KINDS.get(name, name)
+    kind = kind_of(node)
+    if kind is not None:
+        axis = axis_of(node)
         axes = program.expansion.mesh.axes
         found = node.meta.get("spmd_collective")
         size = (bytes_text(found.payload_bytes),) if found is not None else ()

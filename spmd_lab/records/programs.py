@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spmd_lab.records.code import code_record, is_collective, statement
+from spmd_lab.collectives import is_collective
+from spmd_lab.records.code import code_record, statement
 from spmd_lab.records.layouts import layout_record, mesh_axes
 from spmd_lab.show.value_records import ProgramRecord
 

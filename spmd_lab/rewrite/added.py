@@ -1,17 +1,26 @@
-"""Nodes that a pass has added: the step that each belongs to."""
+"""Nodes that a pass has added: how they are called, and the step that each belongs to."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from spmd_lab.torch_internals.operators import by_position, is_operator
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from torch import fx
 
-__all__ = ["forget_redistributions", "place_added", "redistribution_of"]
+__all__ = ["arguments_by_position", "forget_redistributions", "place_added", "redistribution_of"]
 
 _PLACE = ("spmd_step", "spmd_operand", "source", "phase")
+
+
+def arguments_by_position(graph: fx.Graph) -> None:
+    """Let calls of operators give by position what a pass has given by name: that is how others read them."""
+    for node in graph.nodes:
+        if node.kwargs and is_operator(node.target):
+            node.args, node.kwargs = by_position(node.target, node.args, node.kwargs)
 
 
 def place_added(graph: fx.Graph) -> None:

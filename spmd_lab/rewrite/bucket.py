@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.distributed.tensor import Partial, Replicate
 
-from spmd_lab.binding import WAIT, axis_of
+from spmd_lab.collectives import WAIT, axis_of
 from spmd_lab.explain import flat_collective
 from spmd_lab.rewrite.added import forget_redistributions, redistribution_of
 from spmd_lab.rewrite.gathers import AT_ONCE, due_at

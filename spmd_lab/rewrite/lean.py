@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import fx
 
-from spmd_lab.binding import WAIT, axis_of, is_collective
+from spmd_lab.collectives import WAIT, axis_of, is_collective
 from spmd_lab.rewrite.added import forget_redistributions, redistribution_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from spmd_lab.binding import WAIT, is_collective
+from spmd_lab.collectives import WAIT, is_collective
 from spmd_lab.rewrite.gathers import AT_ONCE, due_at
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from spmd_lab.collectives import group_argument, is_collective
 from spmd_lab.errors import ArgumentError, RewriteError, SpmdLabError, nearest
 from spmd_lab.rebuild import Program
-from spmd_lab.rewrite.added import place_added
+from spmd_lab.rewrite.added import arguments_by_position, place_added
 from spmd_lab.rewrite.bucket import bucket
 from spmd_lab.rewrite.lean import lean
 from spmd_lab.rewrite.overlap import overlap
@@ -172,6 +173,7 @@ def _applied(each: _Pass, module: fx.GraphModule, rank: int) -> fx.GraphModule:
         raise wrong(f"makes a {kind} of", "return the GraphModule, or None if it is changed in place")
     try:
         changed.graph.lint()
+        arguments_by_position(changed.graph)
         changed.recompile()
     except Exception as error:
         first = next(iter(str(error).strip().splitlines()), "")
@@ -180,8 +182,16 @@ def _applied(each: _Pass, module: fx.GraphModule, rank: int) -> fx.GraphModule:
         inputs, outputs = _ports(changed.graph)
         what = f"leaves {len(inputs)} inputs and {outputs} outputs of {len(takes)} and {gives} in"
         raise wrong(what, "keep the placeholders, their order, and the tuple that is returned")
+    lacking = next((each for each in changed.graph.nodes if is_collective(each) and not _is_complete(each)), None)
+    if lacking is not None:
+        hint = "the tensor first, the name of a mesh axis last"
+        raise wrong(f"leaves a call of {lacking.target} without all of its arguments in", hint, lacking.name)
     place_added(changed.graph)
     return changed
+
+
+def _is_complete(collective: fx.Node) -> bool:
+    return len(collective.args) == group_argument(collective) + 1 and not collective.kwargs
 
 
 def _copied(module: fx.GraphModule) -> fx.GraphModule:

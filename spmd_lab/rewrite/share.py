@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from spmd_lab.binding import WAIT, is_collective
+from spmd_lab.collectives import WAIT, is_collective
 from spmd_lab.rewrite.added import forget_redistributions, redistribution_of
 from spmd_lab.torch_internals.mutation import is_mutating
 from spmd_lab.torch_internals.operators import is_operator, is_random

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spmd_lab.prove.collectives import WAIT, is_collective
+from spmd_lab.collectives import WAIT, is_collective
 from spmd_lab.prove.one_rank import Plan, Report
 from spmd_lab.prove.reference import cuda_devices, memory_filled
 from spmd_lab.run.named_run import NamedRun
@@ -102,4 +102,4 @@ def _settled(node: fx.Node, value: Any) -> Any:
     """A copy on the CPU, once it is there: what comes later may write into it."""
     if not isinstance(value, torch.Tensor):
         return value
-    return (WAIT(value) if is_collective(node.target) else value).detach().cpu().clone()
+    return (WAIT(value) if is_collective(node) else value).detach().cpu().clone()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import fx
 
-from spmd_lab.binding import WAIT, is_collective
+from spmd_lab.collectives import WAIT, is_collective
 from spmd_lab.streams import draw_locally
 from spmd_lab.torch_internals.operators import is_operator, is_random
 

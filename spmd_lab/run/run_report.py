@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from spmd_lab.prove.collectives import WAIT, is_collective
+from spmd_lab.collectives import WAIT, is_collective
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,14 +104,14 @@ def report_of(program: SavedProgram, found: Sequence[Measured], launcher: str, o
 def _rank_report(program: SavedProgram, rank: int, found: Measured) -> RankReport:
     nodes = list(program.for_rank(rank).graph.nodes)
     times = [[end - start for start, end in zip(each.starts_ns, each.ends_ns, strict=True)] for each in found.timings]
-    of_collectives = [node.target is WAIT or is_collective(node.target) for node in nodes]
+    of_collectives = [node.target is WAIT or is_collective(node) for node in nodes]
     return RankReport(
         rank=rank,
         machine=found.machine,
         device=found.device,
         coordinate=program.mesh.coordinate(rank),
         nodes=sum(node.op not in ("placeholder", "output") for node in nodes),
-        collectives=sum(is_collective(node.target) for node in nodes),
+        collectives=sum(is_collective(node) for node in nodes),
         moved_bytes=sum(found.moved_bytes),
         time_us=statistics.median(each.ends_ns[-1] - each.starts_ns[0] for each in found.timings) / 1000,
         collective_us=statistics.median(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from spmd_lab.prove.collectives import is_collective
+from spmd_lab.collectives import is_collective
 from spmd_lab.run.named_run import NamedRun
 from spmd_lab.run.rank_work import carried_to_cpu, prepared
 
@@ -146,7 +146,7 @@ class _TimedRun(NamedRun):
         if self._synchronize:
             torch.cuda.synchronize()
         self._ends.append(perf_counter_ns())
-        self.moved.append(self._bytes(n, made) if is_collective(n.target) else 0)
+        self.moved.append(self._bytes(n, made) if is_collective(n) else 0)
         return made
 
     def _bytes(self, node: fx.Node, made: torch.Tensor) -> int:

@@ -6,7 +6,8 @@ import statistics
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from spmd_lab.prove.collectives import WAIT, is_collective, request_of
+from spmd_lab.collectives import WAIT, is_collective
+from spmd_lab.prove.collectives import request_of
 from spmd_lab.run.profile import NodeTime, Profile, RankTime, Straggler
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class _Graph:
         self.meetings: dict[str, list[int]] = defaultdict(list)
         for position, node in enumerate(self.nodes):
             kind: Kind = "compute"
-            if is_collective(node.target):
+            if is_collective(node):
                 kind, request = "issue", request_of(node.target, node.args, node.kwargs)[1]
                 self.collectives[position], self.parts[position] = str(request), [position]
                 self.meetings[request.axis].append(position)

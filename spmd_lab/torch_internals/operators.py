@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 __all__ = [
     "OpOverload",
     "argument_names",
+    "by_position",
     "default_of",
     "has_argument",
     "is_operator",
@@ -74,6 +78,25 @@ def default_of(op: OpOverload, argument: str) -> Any:
 def argument_names(op: OpOverload) -> tuple[str, ...]:
     """The names of all arguments, in order."""
     return tuple(each.name for each in op._schema.arguments)
+
+
+def by_position(
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, each by its position where it has one; a call that lacks some is left as it is.
+
+    Examples
+    --------
+    >>> by_position(torch.ops.aten.sum.dim_IntList, ("x",), {"dtype": None, "dim": [0]})
+    (('x', [0]), {'dtype': None})
+    """
+    places = [each for each in op._schema.arguments if not each.kwarg_only]
+    given = {**{each.name: value for each, value in zip(places, args, strict=False)}, **kwargs}
+    while places and places[-1].name not in given:
+        places.pop()
+    if len(args) > len(places) or not all(each.has_default_value() or each.name in given for each in places):
+        return tuple(args), dict(kwargs)
+    return tuple(given.pop(each.name, each.default_value) for each in places), given
 
 
 def overloads_of(value: object) -> tuple[OpOverload, ...]:

@@ -8,8 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import fx
 
+from spmd_lab import collectives
 from spmd_lab.errors import VerificationError
+from spmd_lab.prove import collectives as judged
 from spmd_lab.prove.collectives import Request, combine, is_collective, perform, request_of
 
 c10d = torch.ops._c10d_functional
@@ -170,3 +173,27 @@ def test_calls_are_read_by_the_names_of_their_schemas() -> None:
     assert (tensor, request) == ("x", Request("reduce_scatter", "tp", "sum", 4))
     assert is_collective(torch.ops._dtensor.shard_dim_alltoall.default)
     assert not is_collective(c10d.wait_tensor.default)
+
+
+ARGUMENTS = {
+    c10d.all_reduce.default: ("sum",),
+    c10d.all_gather_into_tensor.default: (4,),
+    c10d.reduce_scatter_tensor.default: ("sum", 4),
+    c10d.all_to_all_single.default: ([1, 1], [1, 1]),
+    torch.ops._dtensor.shard_dim_alltoall.default: (0, 1),
+}
+"""What each collective is told between the tensor and the group."""
+
+
+@pytest.mark.parametrize("op", ARGUMENTS, ids=str)
+def test_the_judge_knows_the_collectives_that_programs_may_hold(op: object) -> None:
+    """Each keeps a table of its own: the judge does not trust what it judges."""
+    graph = fx.Graph()
+    node = graph.call_function(op, (graph.placeholder("x"), *ARGUMENTS[op], "tp"))  # type: ignore[index,arg-type]
+    _, request = request_of(op, node.args, {})
+    assert (request.kind, request.axis) == (collectives.kind_of(node), collectives.axis_of(node))
+    assert is_collective(op)
+
+
+def test_the_two_tables_have_the_same_operators() -> None:
+    assert set(collectives._COLLECTIVES) == set(judged._READERS) == set(ARGUMENTS)

@@ -359,3 +359,41 @@ def test_an_uneven_program_is_rewritten_rank_by_rank() -> None:
     )
     changed.verify().raise_if_wrong()
     assert changed.for_rank(0) is not changed.for_rank(2)
+
+
+# --- how a pass writes its calls ----------------------------------------------------------------
+
+
+def by_name(module: fx.GraphModule) -> None:
+    """Give every argument of every operator by name."""
+    for node in module.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload):
+            names = [each.name for each in node.target._schema.arguments]
+            node.kwargs = dict(zip(names, node.args, strict=False)) | node.kwargs
+            node.args = ()
+
+
+def test_arguments_may_be_given_by_name(program: sl.Program) -> None:
+    named = program.rewrite(by_name)
+    assert str(named.collectives) == str(program.collectives)
+    assert str(named.graph_module.code) == str(program.graph_module.code)
+    named.verify().raise_if_wrong()
+    ours = ("lean", "share", "overlap", "bucket")
+    assert str(named.rewrite(*ours).graph_module.code) == str(program.rewrite(*ours).graph_module.code)
+
+
+def test_what_is_transposed_otherwise_is_not_transposed_back() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(0, 1).transpose(1, 2)
+
+    program = sl.spmd_expand(f, torch.randn(2, 2, 2), mesh=sl.Mesh(dp=2), backward=False).program
+    program.rewrite(by_name, "lean").verify().raise_if_wrong()
+
+
+def test_a_collective_without_a_group_is_refused(program: sl.Program) -> None:
+    def without_group(module: fx.GraphModule) -> None:
+        node = calls(module.graph, c10d.all_reduce.default)[0]
+        node.args = node.args[:2]
+
+    with pytest.raises(RewriteError, match="without_group leaves a call of _c10d_functional"):
+        program.rewrite(without_group)

@@ -74,3 +74,32 @@ def test_a_step_that_cannot_run_is_a_divergence(ranks: sl.Ranks) -> None:
 def test_another_number_of_ranks_is_refused(ranks: sl.Ranks) -> None:
     with pytest.raises(ArgumentError, match=r"the program is for Mesh\(tp=4\), there are 2 ranks"):
         program_of(sl.Mesh(tp=4)).verify(ranks=ranks)
+
+
+def row_by_row(graph: fx.GraphModule) -> None:
+    """Let shards be exchanged as rows, with every argument given by name."""
+    exchange, aten = torch.ops._dtensor.shard_dim_alltoall.default, torch.ops.aten
+    for node in graph.graph.find_nodes(op="call_function", target=exchange):
+        shard, _, dim, axis = node.args
+        with graph.graph.inserting_before(node):
+            cut = graph.graph.call_function(aten.chunk.default, (shard, 2, dim))
+            blocks = graph.graph.call_function(aten.cat.default, (cut, 0))
+            sizes = {"output_split_sizes": [4, 4], "input_split_sizes": [4, 4]}
+            rows = graph.graph.call_function(
+                torch.ops._c10d_functional.all_to_all_single.default,
+                kwargs={"input": blocks, **sizes, "group_name": axis},
+            )
+        node.replace_all_uses_with(rows)
+        graph.graph.erase_node(node)
+
+
+def test_rows_are_exchanged_for_real(ranks: sl.Ranks) -> None:
+    moved = sl.spmd_expand(
+        lambda x: x.clone(), torch.randn(8, 6), mesh=sl.Mesh(dp=2), inputs={"x": "b/dp d"}, outputs={"out": "b d/dp"}
+    )
+    program = moved.program.rewrite(row_by_row)
+    assert [(each.kind, each.axes, each.sent_bytes_per_rank) for each in program.collectives] == [
+        ("all_to_all", ("dp",), 48)
+    ]
+    program.verify().raise_if_wrong()
+    program.verify(ranks=ranks).raise_if_wrong()
