@@ -51,10 +51,10 @@ class ClusterGroup:
                 hint="start it with more engines, and wait for them: client.wait_for_engines(n)",
             )
         self._client, self._ids = client, list(client.ids)[:size]
-        machines = set(self._everywhere([(engine_side.machine,)] * size))
-        meeting = client[self._ids[0]].apply_async(engine_side.meet, len(machines) == 1, address, size, patience_s)
+        machines = self._everywhere([(engine_side.machine,)] * size)
+        meeting = client[self._ids[0]].apply_async(engine_side.meet, len(set(machines)) == 1, address, size, patience_s)
         place = meeting.get(timeout=_STARTING)
-        self._everywhere([(engine_side.enter, rank, size, device, place, patience_s) for rank in range(size)])
+        self._everywhere([(engine_side.enter, rank, machines, device, place, patience_s) for rank in range(size)])
 
     def _everywhere(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         """One call on each engine; their results."""

@@ -8,13 +8,16 @@ import socket
 import tempfile
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from spmd_lab.errors import ArgumentError
 from spmd_lab.run import rank_work
 from spmd_lab.run.rank_answer import join
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["Place", "enter", "leave", "machine", "meet"]
 
@@ -55,13 +58,26 @@ def meet(on_one_machine: bool, address: str | None, size: int, patience_s: float
     return host, port
 
 
-def enter(rank: int, size: int, device: str, place: Place, patience_s: float) -> None:
+def enter(rank: int, machines: Sequence[str], device: str, place: Place, patience_s: float) -> None:
     """Join the process group; one that the user has is left alone.
+
+    Parameters
+    ----------
+    rank : int
+        Which rank this engine is.
+    machines : sequence of str
+        The machine of each rank.
+    device : str
+        "cpu" or "cuda".
+    place : Place
+        Where they meet.
+    patience_s : float
+        How long a rank waits for others in a collective.
 
     Raises
     ------
     ArgumentError
-        If this process has a process group already.
+        If this process has a process group already, or no GPU where one is wanted.
     """
     if rank:
         leave()
@@ -69,7 +85,7 @@ def enter(rank: int, size: int, device: str, place: Place, patience_s: float) ->
         raise ArgumentError(
             "this engine has a process group of its own", argument="engine", hint="destroy_process_group() there first"
         )
-    where, port = place
+    (where, port), size, here = place, len(machines), machines[rank]
     store: Any
     if port and _ours:
         store = _ours[0]
@@ -81,7 +97,7 @@ def enter(rank: int, size: int, device: str, place: Place, patience_s: float) ->
     if loopback:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     try:
-        join(rank, size, device, store, patience_s)
+        join(rank, size, device, store, patience_s, machines[:rank].count(here), machines.count(here))
         _ours.append(store)
     finally:
         if loopback:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,6 +14,7 @@ import torch.distributed as dist
 
 from spmd_lab.errors import RankError
 from spmd_lab.run import rank_work
+from spmd_lab.run.devices import rank_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -68,7 +70,7 @@ def launch_of(environment: Mapping[str, str]) -> Launch | None:
         if rank in environment and size in environment:
             if launcher != "torchrun" and int(environment[size]) == 1:
                 continue
-            here = environment.get(local_size, "")
+            here = environment.get(local_size) or _tasks_here(environment)
             return Launch(
                 launcher,
                 int(environment[rank]),
@@ -77,6 +79,14 @@ def launch_of(environment: Mapping[str, str]) -> Launch | None:
                 int(here) if here.isdecimal() else 0,
             )
     return None
+
+
+def _tasks_here(environment: Mapping[str, str]) -> str:
+    """How many tasks Slurm runs on this node, where it says so for all nodes in turn, as ``2(x3),1``."""
+    told = re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    counts = [count for count, times in told for _ in range(int(times or 1))]
+    node = environment.get("SLURM_NODEID", "")
+    return counts[int(node)] if node.isdecimal() and int(node) < len(counts) else ""
 
 
 @contextmanager
@@ -88,25 +98,32 @@ def joined(launch: Launch, device: str, patience_s: float) -> Iterator[None]:
     Raises
     ------
     RankError
-        If the others do not come in time, or nobody says where to meet.
+        If the others do not come in time, nobody says where to meet, or this process has a group already.
+    ArgumentError
+        If there is no GPU where one is wanted.
     """
     added = {"RANK": str(launch.rank), "WORLD_SIZE": str(launch.size)}
     if launch.on_one_machine:
         added |= {"GLOO_SOCKET_IFNAME": "lo"}
-    gpus = torch.cuda.device_count() if device == "cuda" else 0
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing:
+        raise RankError(
+            f"nobody says where the ranks meet: there is no {' and no '.join(missing)}",
+            rank=launch.rank,
+            hint="set MASTER_ADDR to the address of the first machine and MASTER_PORT to a free port; "
+            "torchrun does so itself",
+        )
+    backend, gpu = rank_device(device, launch.local_rank, launch.local_size)
     with _environment(added):
-        if gpus:
-            torch.cuda.set_device(launch.local_rank % gpus)
+        if gpu is not None:
+            torch.cuda.set_device(gpu)
         try:
-            dist.init_process_group(
-                "nccl" if gpus and gpus >= launch.local_size else "gloo", timeout=timedelta(seconds=patience_s)
-            )
+            dist.init_process_group(backend, timeout=timedelta(seconds=patience_s))
         except ValueError as error:
             raise RankError(
-                f"nobody says where the ranks meet: {error}",
+                f"this process cannot join a group: {error}",
                 rank=launch.rank,
-                hint="set MASTER_ADDR to the address of the first machine and MASTER_PORT to a free port; "
-                "torchrun does so itself",
+                hint="leave the process group that it has; MASTER_PORT is a number",
             ) from error
         except (RuntimeError, TimeoutError) as error:
             raise RankError(

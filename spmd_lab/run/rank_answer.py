@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from spmd_lab.run import rank_work
+from spmd_lab.run.devices import rank_device
 from spmd_lab.run.named_run import current_node
 from spmd_lab.run.rank_work import carried_to_cpu
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["answer", "join"]
 
 
-def join(rank: int, size: int, device: str, store: Store, patience_s: float) -> None:
+def join(rank: int, size: int, device: str, store: Store, patience_s: float, local_rank: int, local_size: int) -> None:
     """Join the process group of ``size`` ranks.
 
     Parameters
@@ -33,24 +34,25 @@ def join(rank: int, size: int, device: str, store: Store, patience_s: float) -> 
     rank, size : int
         Which rank this process is, of how many.
     device : str
-        "cpu" or "cuda": a GPU of its own where there are enough, else one that ranks share.
+        "cpu" or "cuda", as `rank_device` takes it.
     store : torch.distributed.Store
         Where they meet.
     patience_s : float
         How long a rank waits for others in a collective.
+    local_rank, local_size : int
+        Which rank of its machine it is, of how many.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no GPU where one is wanted.
     """
-    gpus = torch.cuda.device_count() if device == "cuda" else 0
-    if gpus:
-        torch.cuda.set_device(rank % gpus)
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // size))
+    backend, gpu = rank_device(device, local_rank, local_size)
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // local_size))
     rank_work.work_on(device)
-    dist.init_process_group(
-        "nccl" if gpus >= size else "gloo",  # NCCL refuses two ranks on one GPU
-        store=store,
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=patience_s),
-    )
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=patience_s))
 
 
 def answer(request: bytes) -> bytes:

@@ -33,7 +33,7 @@ def main() -> None:
     launcher = os.getppid()
     pipe = Client(os.environ[ADDRESS], authkey=bytes.fromhex(os.environ.pop(KEY)))
     store = dist.FileStore(os.environ[STORE], size)  # type: ignore[attr-defined]
-    join(rank, size, os.environ[DEVICE], store, float(os.environ[PATIENCE]))
+    join(rank, size, os.environ[DEVICE], store, float(os.environ[PATIENCE]), rank, size)
     with open(os.environ[PLACES], "r+b") as file:
         places = mmap.mmap(file.fileno(), 8 * size)
     tell_places(lambda place: struct.pack_into("=q", places, 8 * rank, place))
