@@ -15,7 +15,7 @@ PACKAGE = "spmd_lab"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("torch_internals",),
     ("collectives", "drawn", "errors", "mesh", "elements", "layout", "notation", "parsing", "progress"),
-    ("local_graph", "binding", "streams"),
+    ("local_graph", "binding", "files", "streams"),
     ("without_data",),
     ("rules",),
     ("trace",),
@@ -169,7 +169,7 @@ def _foreign_to_show(part: str, imports: list[Import]) -> Found:
     return [
         (each.line, f"show knows records alone, not {each.target}")
         for each in imports
-        if each.library == "torch" or (each.library == PACKAGE and each.part not in ("show", "errors"))
+        if each.library == "torch" or (each.library == PACKAGE and each.part not in ("show", "errors", "files"))
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spmd_lab.files import write_text
 from spmd_lab.prove.peek import peek
 from spmd_lab.records.adapter import adapt, adapt_briefly
 from spmd_lab.records.as_json import json_of
@@ -15,7 +16,6 @@ from spmd_lab.records.grids import grid_record
 from spmd_lab.records.networks import dot_of, networkx_of
 from spmd_lab.records.reports import report_record
 from spmd_lab.show.card import Card
-from spmd_lab.show.files import write_text
 from spmd_lab.show.html import html as html_of_record
 from spmd_lab.show.page import expansion_page
 from spmd_lab.show.picture import picture

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from spmd_lab.errors import ArgumentError, MeshError, RankError, SavingError, SpmdLabError, nearest
+from spmd_lab.files import check_place, write_file
 from spmd_lab.mesh import Mesh
 from spmd_lab.prove.pieces import assemble, replicas, same_values
 from spmd_lab.run.launcher import joined, launch_of
@@ -120,8 +121,8 @@ def _check(asked: FileRun, program: SavedProgram, launch: Launch | None) -> None
             argument="program",
             hint=f"torchrun --nproc-per-node={mesh.size} -m spmd_lab run …, or no launcher at all",
         )
-    if asked.out is not None and not asked.out.parent.is_dir():
-        raise ArgumentError(f"there is no folder {asked.out.parent}", argument=f"--out {asked.out}")
+    if asked.out is not None:
+        check_place(asked.out, argument=f"--out {asked.out}")
 
 
 def _inputs(path: Path | None, program: SavedProgram) -> tuple[torch.Tensor, ...]:
@@ -203,7 +204,4 @@ def _written(path: Path, program: SavedProgram, found: Sequence[Measured]) -> Pa
                 hint="does the program draw numbers, or does an operator round otherwise on another device?",
             )
         wholes[port.name] = first
-    partial = path.with_name(path.name + ".partial")
-    torch.save(wholes, partial)
-    partial.replace(path)
-    return path
+    return write_file(path, lambda file: torch.save(wholes, file))

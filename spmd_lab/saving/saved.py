@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spmd_lab.binding import bound, check_device_mesh
-from spmd_lab.errors import ArgumentError, SavingError
+from spmd_lab.errors import SavingError
+from spmd_lab.files import check_place, write_file
 from spmd_lab.layout import Layout
 from spmd_lab.mesh import Mesh
 from spmd_lab.saving.plain import PlainGraph, graph_from_plain, graph_to_plain
@@ -178,12 +179,10 @@ def save(program: Program, path: str | os.PathLike[str]) -> Path:
     SavingError
         If it holds something that cannot be written.
     ArgumentError
-        If there is no such folder.
+        If there is no such folder, or the path is a folder.
     """
+    check_place(path)
     kept = saved_program(program)
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise ArgumentError(f"there is no folder {target.parent}", argument=f"path={str(path)!r}")
     data = {
         "spmd_lab": FORMAT,
         "torch": kept.torch_version,
@@ -197,10 +196,7 @@ def save(program: Program, path: str | os.PathLike[str]) -> Path:
         "graphs": dict(kept.graphs),
         "constants": dict(kept.constants),
     }
-    partial = target.with_name(target.name + ".partial")
-    torch.save(data, partial)
-    partial.replace(target)
-    return target
+    return write_file(path, lambda file: torch.save(data, file))
 
 
 def load(path: str | os.PathLike[str]) -> SavedProgram:

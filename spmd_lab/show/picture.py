@@ -8,7 +8,7 @@ from functools import singledispatch
 from typing import TYPE_CHECKING
 
 from spmd_lab.errors import ArgumentError
-from spmd_lab.show.files import write_text
+from spmd_lab.files import write_text
 from spmd_lab.show.graph_records import GraphRecord
 from spmd_lab.show.graph_svg import graph_svg
 from spmd_lab.show.grid_records import ChangeRecord, GridRecord
