@@ -232,9 +232,13 @@ def expect(value: object, kinds: type | tuple[type, ...], argument: str, hint: s
       try: Mesh(dp=2)
     """
     if not isinstance(value, kinds):
-        kind = type(value).__name__
-        article = "an" if kind[0] in "aeiouAEIOU" else "a"
-        raise ArgumentError(f"{argument} cannot be {article} {kind}", argument=argument, hint=hint)
+        raise ArgumentError(f"{argument} cannot be {_a_kind(value)}", argument=argument, hint=hint)
+
+
+def _a_kind(value: object) -> str:
+    kind = type(value).__name__
+    article = "an" if kind[0] in "aeiouAEIOU" else "a"
+    return "None" if value is None else f"{article} {kind}"
 
 
 def nearest(name: object, names: Iterable[str], count: int = 3) -> str:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import index
 from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
 from spmd_lab.elements import Run, Split, held_lengths, held_runs, piece_lengths, runs_length
-from spmd_lab.errors import LayoutError
+from spmd_lab.errors import LayoutError, expect
+from spmd_lab.mesh import Mesh
 from spmd_lab.torch_internals.placements import StridedShard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spmd_lab.mesh import Mesh
     from spmd_lab.show.picture import Picture
 
 __all__ = ["Layout", "replicated"]
@@ -64,7 +65,10 @@ class Layout:
     def __init__(
         self, global_shape: Sequence[int], dtype: torch.dtype, mesh: Mesh, placements: Sequence[Placement]
     ) -> None:
-        object.__setattr__(self, "global_shape", tuple(int(size) for size in global_shape))
+        expect(dtype, torch.dtype, "dtype", "torch.float32")
+        expect(mesh, Mesh, "mesh", "sl.Mesh(dp=2, tp=4)")
+        expect(placements, (list, tuple), "placements", "[Shard(0), Replicate()]; Layout.parse reads text")
+        object.__setattr__(self, "global_shape", _sizes(global_shape))
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "mesh", mesh)
         object.__setattr__(self, "placements", self._checked(tuple(placements)))
@@ -230,10 +234,9 @@ class Layout:
         runs = [self.runs(dim, coordinate) for dim in range(len(self.global_shape))]
         if all(len(found) <= 1 for found in runs):
             return tuple(slice(*found[0]) if found else slice(0, 0) for found in runs)
-        indices = [torch.cat([torch.arange(*run) for run in found] or [torch.arange(0)]) for found in runs]
+        held = [torch.cat([torch.arange(*run) for run in found] or [torch.arange(0)]) for found in runs]
         return tuple(
-            index.reshape([-1 if dim == other else 1 for other in range(len(indices))])
-            for dim, index in enumerate(indices)
+            found.reshape([-1 if dim == other else 1 for other in range(len(held))]) for dim, found in enumerate(held)
         )
 
     def with_placements(self, placements: Sequence[Placement]) -> Layout:
@@ -246,7 +249,7 @@ class Layout:
 
     def nbytes(self, shape: Sequence[int]) -> int:
         """The bytes of a tensor of this dtype and the given shape."""
-        return math.prod(shape) * self.dtype.itemsize
+        return math.prod(_sizes(shape)) * self.dtype.itemsize
 
     def draw(self) -> Picture:
         """Which rank holds what, as a picture: tensors of up to 6 dims, meshes of up to 4 axes.
@@ -280,6 +283,16 @@ class Layout:
         from spmd_lab.notation import format_local_sizes
 
         return f"{self} ▸ {format_local_sizes(self)}"
+
+
+def _sizes(global_shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        sizes = tuple(map(index, global_shape))
+    except TypeError:
+        sizes = None
+    if sizes is None or min(sizes, default=0) < 0:
+        raise LayoutError(f"{global_shape!r} is no shape", argument=repr(global_shape), hint="whole numbers: (16, 64)")
+    return sizes
 
 
 @lru_cache(maxsize=65536)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spmd_lab.errors import MeshError, nearest
+from spmd_lab.errors import MeshError, expect, nearest
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -47,7 +47,11 @@ class Mesh:
     shape: tuple[int, ...]
     device_type: str | None = None
 
-    def __init__(self, *, device_type: str | None = None, **axes: int) -> None:
+    def __init__(self, *unnamed: object, device_type: str | None = None, **axes: int) -> None:
+        if unnamed:
+            given = ", ".join(map(repr, unnamed))
+            hint = "Mesh(dp=2, tp=4); Mesh.parse reads text, Mesh.from_device_mesh a DeviceMesh"
+            raise MeshError("the axes of a mesh have names", argument=f"Mesh({given})", hint=hint)
         if not axes:
             raise MeshError("a mesh needs at least one axis", hint="Mesh(dp=4)")
         for name, size in axes.items():
@@ -82,6 +86,7 @@ class Mesh:
         >>> Mesh.parse("dp=2,tp=4")
         Mesh(dp=2, tp=4)
         """
+        expect(text, str, "text", "dp=2,tp=4")
         axes: dict[str, int] = {}
         for part in text.split(","):
             name, equals, size = (piece.strip() for piece in part.partition("="))
@@ -102,6 +107,9 @@ class Mesh:
 
             Mesh.from_device_mesh(init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp")))
         """
+        from torch.distributed.device_mesh import DeviceMesh
+
+        expect(device_mesh, DeviceMesh, "device_mesh", "torch.distributed.init_device_mesh(...)")
         names = device_mesh.mesh_dim_names or tuple(f"axis{i}" for i in range(device_mesh.ndim))
         sizes = dict(zip(names, device_mesh.shape, strict=True))
         return cls(device_type=device_mesh.device_type, **sizes)
@@ -142,7 +150,7 @@ class Mesh:
         """
         if not isinstance(rank, int) or not 0 <= rank < self.size:
             raise MeshError(
-                f"{self} has no rank {rank}", argument=str(rank), hint=f"ranks run from 0 to {self.size - 1}"
+                f"{self} has no rank {rank!r}", argument=repr(rank), hint=f"ranks run from 0 to {self.size - 1}"
             )
         coordinate = []
         for size in reversed(self.shape):
@@ -163,9 +171,10 @@ class Mesh:
         >>> Mesh(dp=2, tp=4).rank((1, 2))
         6
         """
-        fits = len(coordinate) == self.ndim and all(
-            0 <= index < size for index, size in zip(coordinate, self.shape, strict=True)
-        )
+        fits = isinstance(coordinate, (tuple, list)) and len(coordinate) == self.ndim
+        if fits:
+            pairs = zip(coordinate, self.shape, strict=True)
+            fits = all(isinstance(index, int) and 0 <= index < size for index, size in pairs)
         if not fits:
             raise MeshError(
                 f"{self} has no coordinate {coordinate}",

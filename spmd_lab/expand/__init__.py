@@ -113,15 +113,17 @@ def expand(
     """
     expect(traced, TracedGraph, "traced", "sl.trace(model, x) first, or sl.spmd_expand(model, x, mesh=...)")
     expect(mesh, Mesh, "mesh", "sl.Mesh(dp=2, tp=4)")
-    expect(outputs or {}, Mapping, "outputs", 'a mapping of names to placements: outputs={"...": "o/tp i"}')
+    for name, rules in {"params": params, "stored": stored, "outputs": outputs}.items():
+        hint = f'a mapping of names to placements: {name}={{"...": "o/tp i"}}'
+        expect({} if rules is None else rules, Mapping, name, hint)
     choices = {"pending": pending, "unsupported": unsupported, "random": random}
     for name, value in choices.items():
-        if value not in _CHOICES[name]:
+        if not isinstance(value, str) or value not in _CHOICES[name]:
             hint = " or ".join(f'"{choice}"' for choice in _CHOICES[name])
             raise ArgumentError(f"{name}={value!r} is unknown", argument=f"{name}={value!r}", hint=hint)
     expect(regather, bool, "regather", "True or False")
     asked = {**choices, "outputs": outputs, "stored": stored, "regather": regather}
-    used = input_layouts(traced, mesh, params or {}, inputs or {}, batch)
+    used = input_layouts(traced, mesh, params or {}, {} if inputs is None else inputs, batch)
     resting = layouts_at_rest(traced, mesh, stored or {}, used)
     given = {**used, **resting}
     traced = taken_anew(traced, resting) if regather else traced

@@ -95,6 +95,7 @@ class Expansion:
         ArgumentError
             If there is no such tensor.
         """
+        expect(node, (str, fx.Node), "node", "a node of the traced graph, or the name of a value")
         name = node.name if isinstance(node, fx.Node) else node
         if name in self.layouts:
             return self.layouts[name]
@@ -120,6 +121,7 @@ class Expansion:
         ArgumentError
             If there is none.
         """
+        expect(name, str, "name", "the name of a step, as text; expansion.steps[0] counts")
         if name not in self._by_name:
             raise ArgumentError(f"{self.name} has no step {name!r}", argument=name, hint=nearest(name, self._by_name))
         return self._by_name[name]

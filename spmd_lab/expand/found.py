@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, SupportsIndex, cast, overload
 
+from spmd_lab.errors import expect
+
 if TYPE_CHECKING:
     from spmd_lab.expand.values import Step
 
 __all__ = ["StepList", "Steps"]
+
+
+_HINT = "a position or a slice; expansion[...] finds steps by name, module and line"
 
 
 class _Listed:
@@ -32,6 +37,7 @@ class Steps(_Listed, tuple["Step", ...]):
     @overload
     def __getitem__(self, key: slice) -> Steps: ...
     def __getitem__(self, key: SupportsIndex | slice) -> Step | Steps:
+        expect(key, (SupportsIndex, slice), f"steps[{key!r}]", _HINT)
         return Steps(super().__getitem__(key)) if isinstance(key, slice) else super().__getitem__(key)
 
 
@@ -43,4 +49,5 @@ class StepList(_Listed, list["Step"]):
     @overload
     def __getitem__(self, key: slice) -> StepList: ...
     def __getitem__(self, key: SupportsIndex | slice) -> Step | StepList:
+        expect(key, (SupportsIndex, slice), f"steps[{key!r}]", _HINT)
         return StepList(super().__getitem__(key)) if isinstance(key, slice) else super().__getitem__(key)

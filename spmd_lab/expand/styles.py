@@ -139,6 +139,7 @@ def _styled(kind: Literal["colwise", "rowwise"], modules: tuple[str, ...], axis:
         raise PatternError(
             f"{kind} names no layer", argument=f"{kind}(axis={axis!r})", hint=f'{kind}("**.q", axis=...)'
         )
+    expect(axis, str, f"{kind}(axis={axis!r})", "the name of a mesh axis, as text")
     for pattern in modules:
         expect(pattern, str, f"{kind}({pattern!r})", "a pattern over the names of layers, as text")
     return {pattern: Style(kind, axis) for pattern in modules}

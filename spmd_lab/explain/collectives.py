@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args, overload
 
 from spmd_lab.collectives import CollectiveKind
-from spmd_lab.errors import ArgumentError, nearest
+from spmd_lab.errors import ArgumentError, expect, nearest
 from spmd_lab.expand.values import Collective
 from spmd_lab.explain.frames import frame_of
 
@@ -62,6 +62,8 @@ class CollectiveTable(Sequence[Collective]):
     @overload
     def __getitem__(self, index: slice) -> CollectiveTable: ...
     def __getitem__(self, index: int | slice) -> Collective | CollectiveTable:
+        hint = "a position or a slice; .where(...) and .by(...) ask for others"
+        expect(index, (SupportsIndex, slice), f"collectives[{index!r}]", hint)
         found = self._collectives[index]
         return CollectiveTable(found) if isinstance(found, tuple) else found
 
@@ -88,10 +90,13 @@ class CollectiveTable(Sequence[Collective]):
         ArgumentError
             If there is no such kind, axis or phase.
         """
-        _check("kind", kind, _KINDS)
-        _check("phase", phase, _PHASES)
+        asked: dict[str, tuple[str | None, tuple[str, ...]]] = {"kind": (kind, _KINDS), "phase": (phase, _PHASES)}
         if self._collectives:
-            _check("axis", axis, self._collectives[0].have.mesh.axes)
+            asked["axis"] = axis, self._collectives[0].have.mesh.axes
+        for name, (value, allowed) in asked.items():
+            if value is not None:
+                _check(name, value, allowed)
+        expect("" if module is None else module, str, "module", "the path of a module, as text")
         return CollectiveTable(
             found
             for found in self._collectives
@@ -222,8 +227,8 @@ class CollectiveGroups(Mapping[str, CollectiveGroup]):
         return html(self)
 
 
-def _check(argument: str, value: str | None, allowed: Iterable[str]) -> None:
-    if value is not None and value not in tuple(allowed):
+def _check(argument: str, value: object, allowed: Iterable[str]) -> None:
+    if not isinstance(value, str) or value not in tuple(allowed):
         raise ArgumentError(
             f"there is no {argument} {value!r}", argument=f"{argument}={value!r}", hint=nearest(str(value), allowed)
         )

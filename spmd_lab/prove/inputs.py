@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from spmd_lab.errors import ArgumentError, nearest
+from spmd_lab.errors import ArgumentError, expect, nearest
 from spmd_lab.prove.draw import drawn
 from spmd_lab.torch_internals.fakes import is_fake
 
@@ -71,6 +71,7 @@ def _by_name(
         return {_known(traced, name): value for name, value in given.items()}
     if isinstance(given, torch.Tensor):
         given = (given,)
+    expect(given, (list, tuple), "inputs", 'by name: inputs={"x": x}; or a list, in order: inputs=[x]')
     places = [each.name for each in traced.inputs if each.role == "input" and not each.closure]
     if len(given) > len(places):
         raise ArgumentError(

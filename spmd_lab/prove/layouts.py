@@ -25,6 +25,8 @@ __all__ = ["check_graph"]
 
 _SEVERAL = ""
 """The origin of what holds several values at once, as a pass may put them together."""
+_HIDDEN = "hidden operands"
+"""Where the operands of a step stand whose values no node carries."""
 
 
 class _Followed(NamedTuple):
@@ -72,6 +74,7 @@ class _Walk:
         self.steps = {step.name: step for step in expansion.steps}
         self.known: dict[fx.Node, _Followed] = {}
         self.reads: dict[str, list[_Followed]] = {}
+        self.by_name: dict[str, dict[str, list[Operand]]] = {}
         self.own: dict[str, list[Request]] = {}
         self.ends = operand_ends(graph)
         carried = {node.meta.get("spmd_value") for node in graph.nodes}
@@ -174,18 +177,40 @@ class _Walk:
                 reason = "the operator needs it otherwise"
                 yield self.finding(step.name, operands[0].name, operands[0].need, found, reason)
 
-    def operands(self, step: Step, origin: str) -> list[Operand]:
+    def operands(self, step: Step, origin: str) -> Sequence[Operand]:
         """The operands that a value can be; a value without a node of its own can hide behind any other."""
-        named = [operand for operand in step.operands if origin in (operand.name, _SEVERAL)]
-        return named or [operand for operand in step.operands if operand.name not in self.present]
+        if origin == _SEVERAL:
+            return step.operands
+        return self.operands_of(step).get(origin) or self.operands_of(step)[_HIDDEN]
+
+    def operands_of(self, step: Step) -> dict[str, list[Operand]]:
+        """The operands of a step by their names, and once more those whose values no node carries."""
+        if step.name not in self.by_name:
+            found: dict[str, list[Operand]] = {
+                _HIDDEN: [each for each in step.operands if each.name not in self.present]
+            }
+            for operand in step.operands:
+                found.setdefault(operand.name, []).append(operand)
+            self.by_name[step.name] = found
+        return self.by_name[step.name]
 
     def unmet(self, step: Step) -> Iterator[Finding]:
-        """Operands that are read, but never in the state that the operator needs."""
+        """Operands that are read, but never in the state that the operator needs.
+
+        Fewer strangers than hidden operands may stand for any of them: some are read under another's name, or not.
+        """
+        named = self.operands_of(step)
+        reads: dict[str, list[_Followed]] = {}
+        for read in self.reads.get(step.name, []):
+            reads.setdefault(read.origin, []).append(read)
+        strangers = [origin for origin in reads if origin != _SEVERAL and origin not in named]
+        if len(strangers) >= len({operand.name for operand in named[_HIDDEN]}):
+            behind = [read for origin in strangers for read in reads[origin]]
+            reads.update({operand.name: behind for operand in named[_HIDDEN]})
         for operand in step.operands:
-            found = [read for read in self.reads.get(step.name, []) if read.origin != _SEVERAL]
-            reads = [read for read in found if operand in self.operands(step, read.origin)]
-            if reads and not any(read.fits(operand.name, operand.need) for read in reads):
-                yield self.finding(step.name, operand.name, operand.need, reads[0], "its redistribution is missing")
+            found = reads.get(operand.name, [])
+            if found and not any(read.fits(operand.name, operand.need) for read in found):
+                yield self.finding(step.name, operand.name, operand.need, found[0], "its redistribution is missing")
 
     def unannounced(self, step: Step) -> Iterator[Finding]:
         """Collectives of a local program, where states are not followed: they must be those that the step announces."""

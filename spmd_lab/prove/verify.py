@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spmd_lab.errors import ArgumentError, MeshError
+from spmd_lab.errors import ArgumentError, MeshError, expect
 from spmd_lab.prove.claims import check_steps
 from spmd_lab.prove.elsewhere import Elsewhere, replay
 from spmd_lab.prove.follow import Follower
@@ -22,9 +23,9 @@ from spmd_lab.prove.simulate import simulate
 from spmd_lab.prove.tolerance import noise_of, tolerance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from spmd_lab.expand import Expansion
+    from spmd_lab.expand import Expansion, Step
     from spmd_lab.layout import Layout
     from spmd_lab.mesh import Mesh
     from spmd_lab.prove.algebra import Finding
@@ -35,6 +36,7 @@ __all__ = ["verify"]
 
 _MOST_RANKS = 64
 _MOST_SAMPLES = 8
+_SEEDS = 1 << 40
 
 
 def verify(
@@ -84,6 +86,10 @@ def verify(
     """
     expansion = program.expansion
     mesh = expansion.mesh
+    expect(seed, int, "seed", "a whole number")
+    seed = int(seed)
+    if abs(seed) >= _SEEDS:
+        raise ArgumentError(f"there is no seed {seed}", argument=f"seed={seed}", hint=f"below {_SEEDS}")
     chosen = _chosen_ranks(mesh, ranks)
     values = global_values(expansion.traced, inputs, seed)
     with torch.no_grad(), torch.random.fork_rng(cuda_devices(values)), memory_filled():
@@ -134,15 +140,18 @@ def _chosen_ranks(mesh: Mesh, ranks: Iterable[int] | Elsewhere | None) -> tuple[
                 hint=f"ranks=range({mesh.size}) if that is what you want; a smaller mesh proves the same rules",
             )
         return tuple(range(mesh.size))
-    chosen = tuple(sorted({int(rank) for rank in ranks}))
-    for rank in chosen:
-        if not 0 <= rank < mesh.size:
+    expect(ranks, Iterable, "ranks", "the numbers of ranks: ranks=[0, 3]")
+    given = list(ranks)
+    for rank in given:
+        if not isinstance(rank, int) or not 0 <= rank < mesh.size:
             raise MeshError(
-                f"{mesh!r} has no rank {rank}", argument=f"ranks={rank}", hint=f"ranks run from 0 to {mesh.size - 1}"
+                f"{mesh!r} has no rank {rank!r}",
+                argument=f"ranks={rank!r}",
+                hint=f"ranks run from 0 to {mesh.size - 1}",
             )
-    if not chosen:
+    if not given:
         raise ArgumentError("no rank to report on", argument="ranks=()", hint="leave ranks out for all of them")
-    return chosen
+    return tuple(sorted(set(given)))
 
 
 # --- what is wrong ------------------------------------------------------------------------------
@@ -173,18 +182,17 @@ def _found(
     if stopped is not None:
         step = str(stopped.step)
         found.append((step, Divergence(steps.get(step), step, stopped.rank, None, "a run", "none", stopped.what)))
-    found += [(each.step, _as_divergence(expansion, each, None)) for each in check_steps(expansion)]
+    found += [(each.step, _as_divergence(steps, each, None)) for each in check_steps(expansion)]
     seen: set[int] = set()
     for rank in ranks:
         graph = program.for_rank(rank).graph
         if id(graph) not in seen:
             seen.add(id(graph))
-            found += [(each.step, _as_divergence(expansion, each, rank)) for each in check_graph(expansion, graph)]
+            found += [(each.step, _as_divergence(steps, each, rank)) for each in check_graph(expansion, graph)]
     return found
 
 
-def _as_divergence(expansion: Expansion, finding: Finding, rank: int | None) -> Divergence:
-    steps = {step.name: step for step in expansion.steps}
+def _as_divergence(steps: Mapping[str, Step], finding: Finding, rank: int | None) -> Divergence:
     step = steps.get(finding.step)
     return Divergence(step, finding.value, rank, None, finding.expected, finding.got, finding.reason)
 

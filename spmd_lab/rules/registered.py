@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.distributed.tensor import Partial, Replicate, Shard
 
-from spmd_lab.errors import RuleError
+from spmd_lab.errors import RuleError, SpmdLabError
 from spmd_lab.rules.from_nothing import from_nothing
 from spmd_lab.rules.plan import Plan
 from spmd_lab.rules.stock import plan_whole
@@ -43,7 +43,7 @@ class UserRule:
 
     def __call__(self, call: OpCall) -> Plan:
         """Plan a call: by the cheapest way on each axis, where the answer is ways."""
-        answer = self.answer(call)
+        answer = self.asked(call)
         if isinstance(answer, Plan):
             return answer
         ways, why = [], ""
@@ -55,6 +55,28 @@ class UserRule:
         if not ways:
             return plan_whole(call, f"no way of the registered rule for {call.title} fits{why}")
         return run_unless_empty(call, choose_ways(call, ways))
+
+    def asked(self, call: OpCall) -> Plan | Sequence[Way | str]:
+        """What the rule answers to a call.
+
+        Raises
+        ------
+        RuleError
+            If it raises, or answers neither with a plan nor with ways.
+        """
+        try:
+            answer = self.answer(call)
+        except SpmdLabError:
+            raise
+        except Exception as error:
+            first = next(iter(str(error).strip().splitlines()), "")
+            what = f"the rule for {call.title} raises {type(error).__name__}: {first}"
+            hint = "it is called with an OpCall; the cause is chained to this error"
+            raise RuleError(what, argument="ways", hint=hint) from error
+        if not isinstance(answer, (Plan, list, tuple)):
+            hint = 'a list of ways, as ["b/* d -> b/* d"], or a Plan'
+            raise RuleError(f"the rule answers {type(answer).__name__}", argument="ways", hint=hint)
+        return answer
 
 
 def fitted(way: object, call: OpCall) -> Way:

@@ -89,19 +89,12 @@ def _asked(rule: UserRule, traced: TracedGraph) -> tuple[OpCall, Any]:
     heard: list[tuple[OpCall, Any]] = []
 
     def listening(call: OpCall) -> Plan:
-        heard.append((call, rule.answer(call)))
+        heard.append((call, rule.asked(call)))
         return take_ways(call, [everything_whole(call)])
 
     with _known(UserRule(rule.op, listening)):
         expand(traced, Mesh(x=2))
-    call, answer = heard[0]
-    if not isinstance(answer, (Plan, list, tuple)):
-        raise RuleError(
-            f"the rule answers {type(answer).__name__}",
-            argument="ways",
-            hint='a list of ways, as ["b/* d -> b/* d"], or a Plan',
-        )
-    return call, answer
+    return heard[0]
 
 
 def _fitting(answer: Sequence[object], call: OpCall, unfit: dict[str, str]) -> list[Taken]:

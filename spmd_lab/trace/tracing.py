@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from spmd_lab.errors import TraceError
+from spmd_lab.errors import TraceError, expect
 from spmd_lab.progress import counting
 from spmd_lab.torch_internals.export import load_exporter
 from spmd_lab.trace.exporting import Export, MoreTensorsError, exported
@@ -16,7 +17,7 @@ from spmd_lab.trace.naming import named
 from spmd_lab.trace.program import gather
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import torch
 
@@ -118,6 +119,8 @@ def _traced(
             argument="loss",
             hint="a function of what the program returns, giving a scalar",
         )
+    expect({} if kwargs is None else kwargs, Mapping, "kwargs", 'keyword arguments by name: kwargs={"mask": mask}')
+    expect(backward, bool, "backward", "True, or False for the forward only")
     load_exporter()
     fn, loss = _as_written(fn), None if loss is None else _as_written(loss)
     program = gather(fn, args, dict(kwargs or {}), loss)

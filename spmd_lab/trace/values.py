@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from torch import fx
+
 from spmd_lab.drawn import Drawn
-from spmd_lab.errors import ArgumentError, nearest
+from spmd_lab.errors import ArgumentError, expect, nearest
 from spmd_lab.trace.cells import shown_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
-    from torch import fx
 
 
 __all__ = ["Phase", "Reference", "Source", "Structure", "TracedGraph", "TracedInput", "TracedOutput"]
@@ -193,6 +194,7 @@ class TracedGraph(Drawn):
         ArgumentError
             If there is none.
         """
+        expect(name, str, "name", "the name of an input, as text")
         for found in self.inputs:
             if name in found.names:
                 return found
@@ -207,6 +209,7 @@ class TracedGraph(Drawn):
         ArgumentError
             If there is none.
         """
+        expect(name, str, "name", "the name of a node, as text")
         nodes: dict[str, fx.Node] = {node.name: node for node in self.graph_module.graph.nodes}
         if name not in nodes:
             raise ArgumentError(f"{self.name} has no node {name!r}", argument=name, hint=nearest(name, nodes))
@@ -214,15 +217,19 @@ class TracedGraph(Drawn):
 
     def source(self, node: fx.Node | str) -> Source | None:
         """The user's line behind a node; None for placeholders and the output."""
-        found = self.node(node) if isinstance(node, str) else node
+        found = self._known(node)
         source: Source | None = found.meta.get("source")
         return source
 
     def phase(self, node: fx.Node | str) -> Phase:
         """Whether a node belongs to the forward or the backward."""
-        found = self.node(node) if isinstance(node, str) else node
+        found = self._known(node)
         phase: Phase = found.meta.get("phase", "forward")
         return phase
+
+    def _known(self, node: fx.Node | str) -> fx.Node:
+        expect(node, (str, fx.Node), "node", "a node of the graph, or its name")
+        return self.node(node) if isinstance(node, str) else node
 
     @property
     def op_nodes(self) -> tuple[fx.Node, ...]:

@@ -91,6 +91,11 @@ def test_from_a_device_mesh(names: tuple[str, ...] | None, mesh: Mesh) -> None:
     [
         (Mesh, "a mesh needs at least one axis\n  try: Mesh(dp=4)"),
         (
+            lambda: Mesh("dp=2", 4),
+            "the axes of a mesh have names\n  argument: Mesh('dp=2', 4)\n"
+            "  try: Mesh(dp=2, tp=4); Mesh.parse reads text, Mesh.from_device_mesh a DeviceMesh",
+        ),
+        (
             lambda: Mesh(**{"d-p": 2}),
             "'d-p' is no name for an axis\n  try: letters, digits and underscores, as in dp=4",
         ),
@@ -132,6 +137,10 @@ def test_from_a_device_mesh(names: tuple[str, ...] | None, mesh: Mesh) -> None:
         (
             lambda: Mesh(dp=2, tp=4).rank((1, 4)),
             "dp=2 x tp=4 has no coordinate (1, 4)\n  argument: (1, 4)\n  try: an index per axis, from 0 to 1, 0 to 3",
+        ),
+        (
+            lambda: Mesh(dp=2, tp=4).rank(3),
+            "dp=2 x tp=4 has no coordinate 3\n  argument: 3\n  try: an index per axis, from 0 to 1, 0 to 3",
         ),
         (
             lambda: Mesh(dp=2, tp=4).rank((1,)),

@@ -271,6 +271,9 @@ def test_a_refusal_leaves_nothing_behind() -> None:
     assert sl.spmd_expand(no_rule, torch.rand(4, 3), mesh=sl.Mesh(dp=2), batch="dp").program.verify().ok
 
 
+R = Replicate()
+
+
 @pytest.mark.parametrize(
     ("verb", "text"),
     [
@@ -280,9 +283,37 @@ def test_a_refusal_leaves_nothing_behind() -> None:
         (lambda: sl.Layout.parse(3, MESH), "text cannot be an int"),  # type: ignore[arg-type]
         (lambda: sl.Layout.parse("f32[2/dp]", "dp=2"), "mesh cannot be a str"),  # type: ignore[arg-type]
         (lambda: expansion()[0], r"expansion\[0\] cannot be an int"),  # type: ignore[index]
-        (lambda: expansion().program.for_rank("a"), "dp=2 x tp=2 has no rank a"),  # type: ignore[arg-type]
+        (lambda: expansion().program.for_rank("a"), "dp=2 x tp=2 has no rank 'a'"),  # type: ignore[arg-type]
         (lambda: sl.colwise(axis="tp"), "colwise names no layer"),
         (lambda: sl.rowwise(0, axis="tp"), r"rowwise\(0\) cannot be an int"),  # type: ignore[arg-type]
+        (lambda: sl.rowwise("up", axis=0), r"rowwise\(axis=0\) cannot be an int"),  # type: ignore[arg-type]
+        (lambda: sl.expand(traced(), MESH, params=0), "params cannot be an int"),  # type: ignore[arg-type]
+        (lambda: sl.expand(traced(), MESH, stored=torch.ones(2)), "stored cannot be a Tensor"),  # type: ignore[arg-type]
+        (lambda: sl.expand(traced(), MESH, inputs=""), "inputs cannot be a str"),
+        (lambda: sl.expand(traced(), MESH, random=torch.ones(2)), "random=.* is unknown"),  # type: ignore[arg-type]
+        (lambda: sl.expand(traced(), None), "mesh cannot be None"),  # type: ignore[arg-type]
+        (lambda: sl.trace(nn.Linear(2, 2), kwargs=[1]), "kwargs cannot be a list"),  # type: ignore[arg-type]
+        (lambda: sl.trace(nn.Linear(2, 2), backward=0), "backward cannot be an int"),  # type: ignore[arg-type]
+        (lambda: sl.Layout((2.5,), torch.float32, MESH, [R, R]), r"\(2.5,\) is no shape"),  # type: ignore[arg-type]
+        (lambda: sl.Layout((-2,), torch.float32, MESH, [R, R]), r"\(-2,\) is no shape"),
+        (lambda: sl.Layout((2,), "f32", MESH, [R, R]), "dtype cannot be a str"),  # type: ignore[arg-type]
+        (lambda: sl.Layout((2,), torch.float32, MESH, "d"), "placements cannot be a str"),  # type: ignore[arg-type]
+        (lambda: sl.Layout((2,), torch.float32, (2, 2), [R, R]), "mesh cannot be a tuple"),  # type: ignore[arg-type]
+        (lambda: traced().source(3), "node cannot be an int"),  # type: ignore[arg-type]
+        (lambda: traced().phase(None), "node cannot be None"),  # type: ignore[arg-type]
+        (lambda: traced().node([]), "name cannot be a list"),  # type: ignore[arg-type]
+        (lambda: expansion().layout({}), "node cannot be a dict"),  # type: ignore[arg-type]
+        (lambda: expansion().step([]), "name cannot be a list"),  # type: ignore[arg-type]
+        (lambda: expansion().steps["mm"], r"steps\['mm'\] cannot be a str"),  # type: ignore[call-overload]
+        (lambda: expansion().collectives["mm"], r"collectives\['mm'\] cannot be a str"),  # type: ignore[call-overload]
+        (lambda: expansion().collectives.by(None), "there is no key None"),  # type: ignore[arg-type]
+        (lambda: expansion().collectives.where(module=1), "module cannot be an int"),  # type: ignore[arg-type]
+        (lambda: expansion().program.verify(seed="a"), "seed cannot be a str"),  # type: ignore[arg-type]
+        (lambda: expansion().program.verify(seed=1 << 70), "there is no seed"),
+        (lambda: expansion().program.verify(inputs=3), "inputs cannot be an int"),  # type: ignore[arg-type]
+        (lambda: expansion().program.verify(ranks=3), "ranks cannot be an int"),  # type: ignore[arg-type]
+        (lambda: expansion().program.verify(ranks=[0.5]), "has no rank 0.5"),  # type: ignore[list-item]
+        (lambda: expansion().program.for_rank(0, "dp"), "device_mesh cannot be a str"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_of_a_wrong_kind_is_named(verb: Any, text: str) -> None:

@@ -154,6 +154,23 @@ def test_no_two_draws_become_one() -> None:
     shared.verify().raise_if_wrong()
 
 
+def test_a_value_that_has_two_names_may_be_read_next_to_one_that_is_shared() -> None:
+    """The sizes of bags are two outputs in one node; the backward reads both, and indices that are now the first's."""
+
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = nn.EmbeddingBag(12, 6, mode="mean", padding_idx=0)
+
+        def forward(self, rows: torch.Tensor, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.rows(rows), self.rows(rows.flatten(), starts)
+
+    torch.manual_seed(0)
+    rows, starts = torch.randint(12, (10, 3)), torch.arange(0, 30, 3)
+    expansion = sl.spmd_expand(Bags(), rows, starts, mesh=sl.Mesh(dp=2), batch="dp")
+    expansion.program.rewrite("share").verify().raise_if_wrong()
+
+
 def test_a_gathered_parameter_is_not_kept_for_the_backward() -> None:
     """It would undo what dividing it at rest saves; the sum of what ranks made is kept, as its pieces would be."""
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))

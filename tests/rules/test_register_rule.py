@@ -424,3 +424,9 @@ def test_ways_of_ours_may_be_used_in_a_rule_of_yours() -> None:
 
     with sl.register_rule(swish, rule, example=X):
         assert fallbacks(swish, X, inputs=["b/dp d"]) == [None]
+
+
+def test_a_rule_that_raises_is_named_with_its_cause() -> None:
+    with pytest.raises(sl.SpmdLabError, match="raises ZeroDivisionError: division by zero") as caught:
+        sl.register_rule(torch.ops.aten.trace.default, lambda call: 1 / 0, example=(torch.randn(4, 4),))  # type: ignore[arg-type, return-value]
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
