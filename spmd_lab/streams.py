@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-__all__ = ["Stream", "draw_locally", "filling_strides", "random_state"]
+__all__ = ["Stream", "common_draw", "draw_locally", "filling_strides", "random_state"]
 
 
 class Stream:
@@ -82,9 +82,13 @@ def draw_locally(op: Callable[..., Any], shard: int, *args: Any, **kwargs: Any) 
     >>> torch.equal(a, b), torch.equal(a, c)
     (False, True)
     """
-    base = int(torch.randint(2**31, ()))
-    with Stream.seeded(base * _FAR_APART + shard):
+    with Stream.seeded(common_draw() * _FAR_APART + shard):
         return op(*args, **kwargs)
+
+
+def common_draw() -> int:
+    """The draw by which the stream that all ranks have in common advances where each shard draws for itself."""
+    return int(torch.randint(2**31, ()))
 
 
 def random_state() -> list[torch.Tensor]:

@@ -18,7 +18,7 @@ from spmd_lab.prove.made import Made, value_of
 from spmd_lab.prove.pieces import Whole, assemble, is_inexact, replicas
 from spmd_lab.prove.tally import Tally
 from spmd_lab.prove.tolerance import Shaker, noise_of
-from spmd_lab.streams import Stream
+from spmd_lab.streams import Stream, common_draw
 from spmd_lab.torch_internals.operators import is_operator, is_random, is_view
 
 if TYPE_CHECKING:
@@ -219,7 +219,11 @@ class Follower:
             for read in node.all_input_nodes
         }
         draws = is_operator(node.target) and is_random(node.target)
-        made = Made(node, operands, self._shaker, self._stream if draws else None)
+        stream = self._stream.again() if draws and self._draws_locally(node) else self._stream
+        made = Made(node, operands, self._shaker, stream if draws else None)
+        if stream is not self._stream:
+            with self._stream:
+                common_draw()
         if isinstance(made.value, (tuple, list)):
             self._made[node] = made
         return made.value, lambda: made.samples

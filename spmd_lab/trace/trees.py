@@ -59,7 +59,7 @@ def flatten(value: Any, path: str) -> Tree:
     """Take a nested value apart.
 
     Lists, tuples, mappings, dataclasses, and every type registered with ``torch.utils`` as a pytree are containers;
-    so is any other object that holds tensors in its attributes.
+    so is any other object that holds tensors in its attributes. What is inside of itself is a leaf there.
 
     Examples
     --------
@@ -69,15 +69,16 @@ def flatten(value: Any, path: str) -> Tree:
     >>> tree.rebuild(iter([5, 6, 7]))
     {'a': [5, 6], 'b': 7}
     """
-    return _flatten(value, path, _DEEPEST)
+    return _flatten(value, path, ())
 
 
-def _flatten(value: Any, path: str, depth: int) -> Tree:
-    parts = _parts(value) if depth else None
+def _flatten(value: Any, path: str, around: tuple[Any, ...]) -> Tree:
+    inside_itself = any(value is each for each in around)
+    parts = None if inside_itself or len(around) == _DEEPEST else _parts(value)
     if parts is None:
         return Tree((Leaf(path, value),), next)
     children, assemble = parts
-    trees = [_flatten(child, join(path, key), depth - 1) for key, child in children]
+    trees = [_flatten(child, join(path, key), (*around, value)) for key, child in children]
     leaves = tuple(leaf for tree in trees for leaf in tree.leaves)
     rebuilds = [tree.rebuild for tree in trees]
     return Tree(leaves, lambda values: assemble([rebuild(values) for rebuild in rebuilds]))

@@ -216,3 +216,13 @@ def test_expanding_draws_nothing() -> None:
         traced = sl.trace(LOCAL["dropout"], torch.ones(6, 4))
         sl.expand(traced, sl.Mesh(x=3), inputs=["a/x b"], random=random)  # type: ignore[arg-type]
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("random", ["exact", "local"])
+def test_what_is_drawn_whole_after_shards_drew_their_own_is_what_all_ranks_draw(random: str) -> None:
+    def drawn(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rand_like(x) + torch.multinomial(x.softmax(-1), 6) + torch.rand(6)
+
+    expansion = sl.spmd_expand(drawn, torch.randn(10, 6), mesh=sl.Mesh(dp=3), batch="dp", random=random)
+    assert {step.draws_locally for step in expansion.steps if step.draw_bytes} == {False, random == "local"}
+    expansion.program.verify().raise_if_wrong()

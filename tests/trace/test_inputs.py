@@ -78,3 +78,11 @@ def test_tangents_are_fake() -> None:
 def test_everything_follows_the_device_of_the_real_tensors() -> None:
     model = nn.Linear(3, 2, device="cuda")
     assert devices(trained(model, torch.randn(4, 3, device="meta"))) == {"cuda"}
+
+
+def test_a_container_may_hold_itself() -> None:
+    batch: dict[str, object] = {"x": torch.randn(2, 3)}
+    batch |= {"self": batch, "twice": [batch, batch]}
+    traced = trace(lambda batch: batch["twice"][0]["x"] * batch["x"], batch)
+    assert [each.name for each in traced.inputs] == ["batch.x"]
+    check(traced)
