@@ -16,6 +16,7 @@ from spmd_lab.mesh import Mesh
 from spmd_lab.prove.pieces import assemble, replicas, same_values
 from spmd_lab.run.launcher import joined, launch_of
 from spmd_lab.run.named_run import current_node
+from spmd_lab.run.patience import check_patience
 from spmd_lab.run.program_requests import ProgramRequest, all_given
 from spmd_lab.run.rank_work import prepared
 from spmd_lab.run.ranks import Ranks
@@ -86,6 +87,7 @@ def run_file(asked: FileRun, environment: Mapping[str, str] | None = None) -> Ru
     RankError
         If ranks have different programs or inputs, one fails, or one waits for too long.
     """
+    check_patience(asked.timeout_s, f"--timeout {asked.timeout_s}")
     launch = launch_of(os.environ if environment is None else environment)
     program = load(asked.program)
     _check(asked, program, launch)

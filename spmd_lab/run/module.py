@@ -12,14 +12,13 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from spmd_lab.errors import ArgumentError, SpmdLabError
-from spmd_lab.run.agreement import broadcast
 from spmd_lab.run.autograd import run_plan
 from spmd_lab.run.calls import CallKind, dense, dims_by_stride, kind_of
 from spmd_lab.run.closures import closed_over
 from spmd_lab.run.initialise import initialise
 from spmd_lab.run.plans import Plans
 from spmd_lab.run.skeleton import Skeleton, skeleton_of
-from spmd_lab.run.state import common_stream, cut, distributed_state, following, placed, reduce_gradients
+from spmd_lab.run.state import common_stream, distributed_state, following, placed, reduce_gradients
 from spmd_lab.streams import Stream
 from spmd_lab.torch_internals.modules import TiedModule, adopt_tree, get_tensor, put_tensor
 from spmd_lab.trace.arguments import Arguments, bind
@@ -60,7 +59,6 @@ class DistributedModule(TiedModule):
         if not skeleton.stands_for(self._plans.first.expansion.traced.values):
             skeleton, self._request = Skeleton(request.module, {}), request
             self._plans = Plans(request, arguments)
-        self._constants: dict[tuple[int, Layout], tuple[torch.Tensor, torch.Tensor]] = {}
         first = self._plans.first
         self._stream = common_stream(request.device_mesh)
         self._reduces = True
@@ -198,7 +196,7 @@ class DistributedModule(TiedModule):
         """A module with tensors of its own that runs the same programs, as averages of weights need."""
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        for shared in (self._request, self._plans, self._constants, self._wholes):
+        for shared in (self._request, self._plans, self._wholes):
             memo[id(shared)] = shared
         copied.__dict__ = copy.deepcopy(self.__dict__, memo)
         return copied
@@ -275,7 +273,7 @@ class DistributedModule(TiedModule):
                 value = current[plan.closures[position]]
                 yield dense(value[layout.slices(plan.rank)], dims_by_stride(whole))
             else:
-                yield self._constant(whole, layout)
+                yield self._plans.constants.shard(whole, layout)
 
     def _argument(self, leaf: Leaf, layout: Layout) -> torch.Tensor:
         value: torch.Tensor = leaf.value
@@ -292,11 +290,3 @@ class DistributedModule(TiedModule):
                 hint="pass a DTensor, or this rank's shard without global_inputs",
             )
         return value[layout.slices(self._request.rank)]
-
-    def _constant(self, whole: torch.Tensor, layout: Layout) -> torch.Tensor:
-        """This rank's shard of a tensor that the module has as a plain attribute: the first rank's, and kept."""
-        key = (id(whole), layout)
-        if key not in self._constants:
-            local = cut(broadcast(whole, self.device_mesh), layout, self._request.rank)
-            self._constants[key] = (whole, local)
-        return self._constants[key][1]

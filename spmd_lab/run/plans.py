@@ -10,6 +10,7 @@ import torch
 from spmd_lab.errors import ArgumentError, SpmdLabError
 from spmd_lab.run.agreement import digest, exchange, exchange_digests
 from spmd_lab.run.calls import CallKind, example_of, whole_kind
+from spmd_lab.run.constants import Constants
 from spmd_lab.run.plan import make_plan
 from spmd_lab.run.same_program import program_identity, require_same
 from spmd_lab.torch_internals.fakes import FakeTensorMode
@@ -60,6 +61,7 @@ class Plans:
         self.first = self._agreed(make_plan(request, self._trace(arguments, examples), whole, None))
         self._layouts = _argument_layouts(self.first, arguments)
         self._refuse_pending_wholes()
+        self.constants = Constants(request)
         self._plans: OrderedDict[tuple[int, ...], _Kept] = OrderedDict()
 
     @property
@@ -113,6 +115,7 @@ class Plans:
         self._plans[numbers] = _Kept(plan, _constants(arguments))
         if len(self._plans) > _MOST:
             self._plans.popitem(last=False)
+            self.constants.keep_for([self.first, *(kept.plan for kept in self._plans.values())])
         return plan
 
     def _made(self, calls: Sequence[CallKind], arguments: Arguments, *, reduced: bool) -> Plan:

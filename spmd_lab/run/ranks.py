@@ -11,6 +11,7 @@ from spmd_lab.errors import ArgumentError, RankError
 from spmd_lab.prove.one_rank import SimulationError
 from spmd_lab.rebuild import Program
 from spmd_lab.run.observed_run import ObservedWork, watches_of
+from spmd_lab.run.patience import PATIENCE_S, check_patience
 from spmd_lab.run.program_requests import ProgramRequest, check_size, lines_of
 from spmd_lab.run.rank_group import RankDiedError, RankGroup, raise_failure
 from spmd_lab.run.rank_work import FunctionWork, ProgramWork
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from spmd_lab.run.timed_run import Measured
 
 __all__ = ["Ranks"]
-
-_ENGINES = ("processes", "ipyparallel")
 
 
 class Group(Protocol):
@@ -90,9 +89,9 @@ class Ranks:
     ) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ArgumentError(f"{size!r} ranks", argument=f"size={size!r}", hint="a whole number from 1")
-        if engine not in _ENGINES:
+        if engine not in PATIENCE_S:
             raise ArgumentError(
-                f"there is no engine {engine!r}", argument=f"engine={engine!r}", hint=" or ".join(map(repr, _ENGINES))
+                f"there is no engine {engine!r}", argument=f"engine={engine!r}", hint=" or ".join(map(repr, PATIENCE_S))
             )
         gpus = torch.cuda.device_count()
         if device not in (None, "cpu", "cuda") or (device == "cuda" and not gpus and engine == "processes"):
@@ -104,7 +103,8 @@ class Ranks:
         self.size = size
         self.device = device or ("cuda" if gpus else "cpu")
         self.engine = engine
-        self.patience_s = patience_s or (60.0 if engine == "processes" else 8.0)
+        waits = PATIENCE_S[engine] if patience_s is None else patience_s
+        self.patience_s = check_patience(waits, f"patience_s={patience_s!r}")
         self.printed: list[str] = [""] * size
         self._gpus = gpus
         self._client, self._address = client, address

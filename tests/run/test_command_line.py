@@ -109,6 +109,7 @@ def test_ranks_with_other_inputs_are_refused_together(files: Path, tmp_path: Pat
         (["reader.spmd", "--inputs", "reader.spmd"], {}, "Reader has no input 'spmd_lab'"),
         (["reader.spmd", "--inputs", "inputs.pt", "--out", "no/out.pt"], {}, "there is no folder no"),
         (["reader.spmd", "--inputs", "inputs.pt", "--out", "."], {}, ". is a folder"),
+        (["reader.spmd", "--inputs", "inputs.pt", "--timeout", "0"], {}, "ranks cannot wait for 0.0 seconds"),
         (
             ["reader.spmd", "--inputs", "inputs.pt", "--timeout", "3"],
             {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},

@@ -213,6 +213,10 @@ def test_an_interrupt_of_the_kernel_interrupts_the_ranks(ranks: sl.Ranks) -> Non
     [
         ({"size": 0}, "0 ranks\n  argument: size=0\n  try: a whole number from 1"),
         ({"size": 2, "device": "tpu"}, "2 ranks cannot run on 'tpu' here"),
+        ({"size": 2, "patience_s": 0}, "ranks cannot wait for 0 seconds\n  argument: patience_s=0"),
+        ({"size": 2, "patience_s": -1.0}, "ranks cannot wait for -1.0 seconds"),
+        ({"size": 2, "patience_s": float("nan")}, "ranks cannot wait for nan seconds"),
+        ({"size": 2, "patience_s": float("inf")}, "ranks cannot wait for inf seconds"),
     ],
 )
 def test_ranks_that_cannot_be_are_refused(arguments: dict[str, object], text: str) -> None:
