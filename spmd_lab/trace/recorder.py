@@ -6,6 +6,7 @@ import linecache
 import os
 import sys
 import sysconfig
+import warnings
 from bisect import bisect_right
 from contextlib import contextmanager
 from traceback import walk_stack
@@ -173,7 +174,9 @@ class Recorder(TorchFunctionMode):
         enter = hooks.register_module_forward_pre_hook(self._enter)
         leave = hooks.register_module_forward_hook(self._leave, always_call=True)
         try:
-            yield
+            with warnings.catch_warnings():  # compiled modules warn of such hooks
+                warnings.filterwarnings("ignore", ".*global hooks on modules")
+                yield
         finally:
             enter.remove()
             leave.remove()

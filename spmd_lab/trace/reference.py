@@ -66,7 +66,8 @@ def reference(program: UserProgram, plan: Plan) -> Reference:
     def run(values: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
         given, tangents = values[: len(program.slots)], values[len(program.slots) :]
         leaves = [value.detach().requires_grad_(index in plan.differentiated) for index, value in enumerate(given)]
-        with torch.set_grad_enabled(bool(plan.differentiated)):
+        eagerly = torch.compiler.set_stance("force_eager")  # parts of the program may be compiled
+        with eagerly, torch.set_grad_enabled(bool(plan.differentiated)):
             flat = [leaf.clone() for leaf in leaves]
             exchange = program.exchange(flat)
             results = program.run(flat, lambda: Exchange(exchange))

@@ -217,6 +217,22 @@ def test_operators_with_side_effects_stand_in_the_order_of_the_graph() -> None:
         traced.graph_module(-torch.eye(3))
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_was_compiled_is_run_as_it_was_written() -> None:
+    compiled: list[object] = []
+
+    def backend(graph_module: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        compiled.append(graph_module)
+        return graph_module
+
+    inner = torch.nn.Sequential(torch.compile(torch.nn.Linear(3, 2), backend=backend), torch.nn.ReLU())
+    traced = trace(inner, torch.ones(4, 3))
+    traced.reference.run([*traced.values[:-1], torch.ones(4, 2)])
+    assert not compiled
+    inner(torch.ones(4, 3))
+    assert compiled
+
+
 def test_what_was_compiled_is_traced_as_it_was_written() -> None:
     linear = torch.nn.Linear(3, 2)
     traced = trace(torch.compile(linear), torch.ones(4, 3))
