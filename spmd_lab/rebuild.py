@@ -21,13 +21,14 @@ from spmd_lab.progress import progress
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch.distributed.device_mesh import DeviceMesh
 
     from spmd_lab.expand import Operand, Step
     from spmd_lab.expand.subgraph import LocalGraph
+    from spmd_lab.expand.values import Collective
     from spmd_lab.explain import CollectiveTable
     from spmd_lab.layout import Layout
     from spmd_lab.prove import VerifyReport
@@ -214,7 +215,7 @@ class _Splicer:
             copy = self.graph.create_node(node.op, node.target, args, kwargs, name)
             copy.meta = {**node.meta, "spmd_step": step.name, "source": step.source, "phase": step.phase, **marks}
             if is_collective(copy):
-                copy.meta["spmd_collective"] = next(collectives)
+                copy.meta["spmd_collective"] = _announced(step, collectives)
             copies[node] = copy
         self.constants.update(local.constants)
         return tuple(None if node is None else copies[node] for node in local.outputs)
@@ -237,6 +238,18 @@ class _Splicer:
         """Note that a node holds a value of the traced graph (the first name stays: an identity adds none)."""
         self.values[value] = node
         node.meta.setdefault("spmd_value", value)
+
+
+def _announced(step: Step, collectives: Iterator[Collective]) -> Collective:
+    """The next collective that a step says it sends."""
+    found = next(collectives, None)
+    if found is None:
+        raise RebuildError(
+            f"{step.name} sends more than the {len(step.collectives)} collectives that it says",
+            node=f"{step.name}: {step.op}",
+            hint="a rule sends by the methods of its builder, which take notes: all_reduce, all_gather, ...",
+        )
+    return found
 
 
 def _identifier(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -113,3 +114,10 @@ def test_a_rank_zero_program_run_everywhere_is_found_out() -> None:
     assert not report.ok
     assert report.first_divergence.step.name == "resolve:out"
     assert report.first_divergence.rank == 1
+
+
+def test_a_step_that_sends_more_than_it_says_is_named() -> None:
+    expansion = sl.spmd_expand(torch.nn.Linear(4, 2), torch.ones(8, 4), mesh=sl.Mesh(dp=4), batch="dp")
+    silent = tuple(replace(step, collectives=()) for step in expansion.steps)
+    with pytest.raises(RebuildError, match=r"resolve:grad\(.*\) sends more than the 0 collectives that it says"):
+        sl.rebuild(replace(expansion, steps=silent))

@@ -13,7 +13,7 @@ from spmd_lab.records.layouts import layout_record
 from spmd_lab.show.film_records import LocalNodeRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from spmd_lab.expand.values import Collective, Step
     from spmd_lab.layout import Layout
@@ -38,16 +38,16 @@ def local_nodes(
     values : mapping
         Those that hold a value of the trace, with its name and its layout.
     """
-    collectives = iter(step.collectives)
+    sending = (node for node in nodes if is_collective(node))
+    sent = dict(zip(sending, step.collectives, strict=False))  # long steps are told in part
     return tuple(
-        _record(step, node, line, collectives, values.get(node)) for node, line in zip(nodes, lines, strict=True)
+        _record(step, node, line, sent.get(node), values.get(node)) for node, line in zip(nodes, lines, strict=True)
     )
 
 
 def _record(
-    step: Step, node: fx.Node, line: CodeLine, collectives: Iterator[Collective], value: tuple[str, Layout] | None
+    step: Step, node: fx.Node, line: CodeLine, collective: Collective | None, value: tuple[str, Layout] | None
 ) -> LocalNodeRecord:
-    collective = next(collectives) if is_collective(node) else None
     return LocalNodeRecord(
         line=line,
         purpose=_purpose(step, node),

@@ -6,10 +6,12 @@ import os
 import shutil
 import socket
 import tempfile
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
 from spmd_lab.errors import ArgumentError
@@ -24,8 +26,11 @@ __all__ = ["Place", "enter", "leave", "machine", "meet"]
 Place = tuple[str, int]
 """Where ranks meet: an address and a port, or a file and 0."""
 
-_ours: list[object] = []
-"""What this engine holds for its group: the store of the first rank, the folder."""
+_stores: list[Any] = []
+"""The store of this engine's group: of the first rank from when it is met, of the others from when they enter."""
+
+_undone = ExitStack()
+"""What is left to do when this engine leaves its group."""
 
 
 def machine() -> str:
@@ -38,7 +43,7 @@ def meet(on_one_machine: bool, address: str | None, size: int, patience_s: float
     leave()
     if on_one_machine and address is None:
         folder = Path(tempfile.mkdtemp(prefix="spmd_lab_cluster_"))
-        _ours.append(folder)
+        _undone.callback(shutil.rmtree, folder, ignore_errors=True)
         return str(folder / "group"), 0
     host = address or socket.gethostbyname(socket.gethostname())
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -54,7 +59,7 @@ def meet(on_one_machine: bool, address: str | None, size: int, patience_s: float
         wait_for_workers=False,
         master_listen_fd=listening.detach(),
     )
-    _ours.append(store)
+    _hold(store)
     return host, port
 
 
@@ -87,8 +92,8 @@ def enter(rank: int, machines: Sequence[str], device: str, place: Place, patienc
         )
     (where, port), size, here = place, len(machines), machines[rank]
     store: Any
-    if port and _ours:
-        store = _ours[0]
+    if port and _stores:
+        store = _stores[0]
     elif port:
         store = dist.TCPStore(where, port, size, is_master=False, timeout=timedelta(seconds=patience_s))  # type: ignore[attr-defined]
     else:
@@ -96,22 +101,27 @@ def enter(rank: int, machines: Sequence[str], device: str, place: Place, patienc
     loopback = "GLOO_SOCKET_IFNAME" not in os.environ and (not port or where in ("127.0.0.1", "localhost", "::1"))
     if loopback:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    _undone.callback(torch.set_num_threads, torch.get_num_threads())
+    _undone.callback(rank_work.work_on, None)
     try:
         join(rank, size, device, store, patience_s, machines[:rank].count(here), machines.count(here))
-        _ours.append(store)
+        _hold(store)
+        _undone.callback(_leave_group)
     finally:
         if loopback:
             del os.environ["GLOO_SOCKET_IFNAME"]
 
 
 def leave() -> None:
-    """Leave the group that `enter` joined, if there is one, and remove what it was met by."""
-    if not _ours:
-        return
-    folders = [each for each in _ours if isinstance(each, Path)]
-    _ours.clear()
-    rank_work.work_on(None)
+    """Leave the group that `enter` joined, if there is one; all else is as it was before `meet`."""
+    _undone.close()
+
+
+def _hold(store: Any) -> None:
+    _stores.append(store)
+    _undone.callback(_stores.clear)
+
+
+def _leave_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -234,8 +235,6 @@ class TracedGraph(Drawn):
     @property
     def op_nodes(self) -> tuple[fx.Node, ...]:
         """The nodes that compute something: neither placeholders, constants, getitem nor the output."""
-        import operator
-
         return tuple(
             node
             for node in self.graph_module.graph.nodes

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from spmd_lab.errors import ArgumentError, RankError
+from spmd_lab.run import engine_side
 from spmd_lab.run.devices import rank_device
 from spmd_lab.run.launcher import Launch, joined, launch_of
 
@@ -66,6 +67,35 @@ def test_a_group_that_is_there_is_not_taken_for_a_missing_address(monkeypatch: p
         joined(launch, "cpu", 5.0),
     ):
         pass
+
+
+@pytest.mark.parametrize("address", [None, "127.0.0.1"])
+def test_an_engine_that_leaves_is_as_it_was(address: str | None) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 2)
+    try:
+        place = engine_side.meet(address is None, address, 1, 20.0)
+        engine_side.enter(0, ["here"], "cpu", place, 20.0)
+        assert dist.get_world_size() == 1
+        torch.set_num_threads(threads + 1)
+        engine_side.leave()
+        assert torch.get_num_threads() == threads + 2
+        assert not dist.is_initialized()
+    finally:
+        engine_side.leave()
+        torch.set_num_threads(threads)
+
+
+def test_an_engine_leaves_the_group_of_its_user_alone() -> None:
+    place = engine_side.meet(True, None, 1, 20.0)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(ArgumentError, match="a process group of its own"):
+            engine_side.enter(0, ["here"], "cpu", place, 20.0)
+        engine_side.leave()
+        assert dist.is_initialized()
+    finally:
+        dist.destroy_process_group()
 
 
 def _meeting_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,7 +218,7 @@ print(sorted(name for name in sys.modules if name.startswith("spmd_lab.") and no
 def test_records_are_drawn_without_torch_and_without_values() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "no collectives" in done.stdout
-    assert done.stdout.splitlines()[-1] == "['spmd_lab.errors']"
+    assert done.stdout.splitlines()[-1] == "['spmd_lab.errors', 'spmd_lab.files']"
 
 
 def test_what_has_no_record_is_refused() -> None:
