@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from spmd_lab.show.fragments import bar, group_rows, layout_html, mesh_html, moves_html, tallies_html
@@ -25,9 +26,7 @@ _NAME_WIDTH, _LAYOUT_WIDTH, _TALLIES_WIDTH, _INDENT_WIDTH = 19.0, 20.0, 38.0, 1.
 def expansion_html(record: ExpansionRecord, proof: Html = Html("")) -> Html:  # noqa: B008
     """The whole card; ``proof`` stands below the line of truth."""
     title = joined([bold(record.name, "font-size:15px"), escaped(" on "), mesh_html(record.axes)])
-    ranks = 1
-    for axis in record.axes:
-        ranks *= axis.size
+    ranks = math.prod(axis.size for axis in record.axes)
     return joined(
         [
             tag("div", title, muted(f"  {counted(ranks, 'rank')}, one program")),
