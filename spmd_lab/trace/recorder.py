@@ -9,6 +9,7 @@ import sysconfig
 import warnings
 from bisect import bisect_right
 from contextlib import contextmanager
+from functools import lru_cache
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
@@ -39,19 +40,19 @@ _PROGRAMS = (os.path.join(_PACKAGE, "demo"), os.path.join(_PACKAGE, "__main__"))
 _SHELL = os.path.join(os.sep, "IPython", "core", "")
 _LIBRARY = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = (os.path.join(_LIBRARY, "site-packages"), os.path.join(_LIBRARY, "dist-packages"))
-_verdicts: dict[CodeType, bool] = {}
 
 
 def is_user_code(code: CodeType) -> bool:
     """Whether a function is neither torch's nor Python's own, nor a shell's, nor ours (but for our demonstration)."""
-    verdict = _verdicts.get(code)
-    if verdict is None:
-        file = code.co_filename
-        ours = file.startswith(_PACKAGE) and not file.startswith(_PROGRAMS)
-        torchs = file.startswith((_TORCH, "<frozen")) or file == "<string>"  # what it evaluates
-        pythons = file.startswith(_LIBRARY) and not file.startswith(_INSTALLED)
-        verdict = _verdicts[code] = not (ours or torchs or pythons or _SHELL in file)
-    return verdict
+    return _is_users(code.co_filename)
+
+
+@lru_cache(maxsize=4096)
+def _is_users(file: str) -> bool:
+    ours = file.startswith(_PACKAGE) and not file.startswith(_PROGRAMS)
+    torchs = file.startswith((_TORCH, "<frozen")) or file == "<string>"  # what it evaluates
+    pythons = file.startswith(_LIBRARY) and not file.startswith(_INSTALLED)
+    return not (ours or torchs or pythons or _SHELL in file)
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
