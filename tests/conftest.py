@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from typing import TYPE_CHECKING
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
@@ -36,6 +37,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in missing.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def hears_ctrl_c() -> Iterator[None]:
+    """As in any shell: what runs in the background of one may have been started deaf."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,10 @@ from spmd_lab.errors import nearest
 from spmd_lab.files import write_text
 from spmd_lab.jupyter.bundle import bundle
 from spmd_lab.records import film_of
-from spmd_lab.show.film_html import frame_html, holdings_html, step_card, step_picture, strip_html
+from spmd_lab.show.film_html import frame_html, holdings_html, step_card, strip_html
 from spmd_lab.show.film_page import film_page, module_paths
 from spmd_lab.show.markup import muted
+from spmd_lab.show.step_html import step_picture
 
 if TYPE_CHECKING:
     import os

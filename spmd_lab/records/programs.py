@@ -54,11 +54,9 @@ class _Expanded:
     """Says of a node of a program which traced one it helps to compute, and how operands get to where it needs them."""
 
     def __init__(self, expansion: Expansion, graph: fx.Graph) -> None:
-        named = [str(node.meta["spmd_step"]) for node in graph.nodes if "spmd_step" in node.meta]
-        helped = {node.meta["spmd_step"] for node in graph.nodes if "spmd_step" in node.meta and _helps(node)}
+        steps = (node.meta["spmd_step"] for node in graph.nodes if "spmd_step" in node.meta and _helps(node))
         traced = {node.name: statement(node) for node in expansion.traced.op_nodes}
-        steps = {name: expansion.step(name) for name in dict.fromkeys(named) if name in helped}
-        self.told = {name: _told(step, traced.get(name, name)) for name, step in steps.items()}
+        self.told = {name: _told(expansion.step(name), traced.get(name, name)) for name in dict.fromkeys(steps)}
 
     def __call__(self, node: fx.Node) -> tuple[str, ...]:
         return self.told.get(str(node.meta.get("spmd_step", "")), ())
@@ -72,7 +70,7 @@ def _helps(node: fx.Node) -> bool:
 def _told(step: Step, done: str) -> tuple[str, ...]:
     """What a step does, with its operands that move."""
     moved = (each for each in step.operands if each.redistribution is not None)
-    ways = (f"  {each.name}: {layout_record(each.have).text} -> {layout_record(each.need).text}" for each in moved)
+    ways = (f"  {each.name}: {each.have} -> {each.need}" for each in moved)
     return (done, *dict.fromkeys(ways))
 
 

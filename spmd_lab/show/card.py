@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from spmd_lab.show.expansion_html import expansion_html
 from spmd_lab.show.markup import Html, joined, tag
 from spmd_lab.show.report_html import report_badge, report_html, report_outputs
-from spmd_lab.show.sentences import next_line, report_verdict
-from spmd_lab.show.text import text
+from spmd_lab.show.sentences import report_verdict
+from spmd_lab.show.text import expansion_text, text
 from spmd_lab.show.theme import FRAME
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ class Card:
     report: ReportRecord
 
     def __repr__(self) -> str:
-        first, *rest, _ = text(self.record).splitlines()
-        truth, further = f"{first}, {report_verdict(self.report)}", next_line(self.record, proved=True)
-        return "\n".join([truth, *rest, further, "", text(self.report)])
+        return "\n".join([expansion_text(self.record, report_verdict(self.report)), "", text(self.report)])
 
     def _repr_html_(self) -> str:
         return tag("div", card_html(self.record, self.report), style=FRAME)

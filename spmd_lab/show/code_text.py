@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from spmd_lab.show.columns import elide
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from spmd_lab.show.part_records import ArgumentRecord, CodeLine, CodeRecord
 
-__all__ = ["code_text", "group_heading", "groups_of", "statements_text", "step_groups"]
+__all__ = ["Comment", "code_parts", "code_text", "statements_text"]
 
 _COMMENT_COLUMN = 64
 
@@ -52,49 +52,43 @@ def _described(entry: ArgumentRecord) -> str:
     return f"{named}: {entry.comment}" if entry.comment else named
 
 
+class Comment(NamedTuple):
+    """A comment between statements; ``parts`` is set where it begins a phase."""
+
+    text: str
+    parts: bool = False
+
+
+def code_parts(lines: Sequence[CodeLine], limit: int | None = None) -> Iterator[Comment | list[CodeLine]]:
+    """Statements that belong together, with the comments above them; the middle of many is left out, and counted."""
+    if limit is None or len(lines) <= limit:
+        yield from _parts(lines, "")
+        return
+    head = (limit + 1) // 2
+    yield from _parts(lines[:head], "")
+    yield Comment(f"# ... {len(lines) - limit:,} more statements ...")
+    yield from _parts(lines[len(lines) - (limit - head) :], lines[head - 1].phase)
+
+
+def _parts(lines: Sequence[CodeLine], phase: str) -> Iterator[Comment | list[CodeLine]]:
+    """By phase, then by the line of the user's code, then by what they do together."""
+    for (current, line), group in groupby(lines, key=lambda each: (each.phase, each.line)):
+        if current and current != phase:
+            yield Comment(f"# ---- {current} ----", parts=True)
+        phase = current
+        if line is not None:
+            yield Comment(f"# {line.text}  ({line.module})" if line.module else f"# {line.text}")
+        for does, statements in groupby(group, key=lambda each: each.does):
+            yield from (Comment(f"#   {told}") for told in does)
+            yield list(statements)
+
+
 def statements_text(lines: Sequence[CodeLine], limit: int | None = None) -> list[str]:
     """The statements, indented, in groups of one line of the user's code."""
-    if limit is None or len(lines) <= limit:
-        return _grouped(lines, "")
-    head = (limit + 1) // 2
-    gap = f"    # ... {len(lines) - limit:,} more statements ..."
-    tail = lines[len(lines) - (limit - head) :]
-    return [*_grouped(lines[:head], ""), gap, *_grouped(tail, lines[head - 1].phase)]
-
-
-def groups_of(lines: Sequence[CodeLine]) -> list[tuple[CodeLine, list[CodeLine]]]:
-    """Neighbouring statements that come from one line of the user's code, with the first of each group."""
-    found = [list(group) for _, group in groupby(lines, key=lambda line: (line.phase, line.line))]
-    return [(group[0], group) for group in found]
-
-
-def group_heading(first: CodeLine) -> str:
-    """``# gpt.py:17: code  (blocks.0)``: where a group of statements comes from; empty where nobody knows."""
-    if first.line is None:
-        return ""
-    module = f"  ({first.line.module})" if first.line.module else ""
-    return f"# {first.line.text}{module}"
-
-
-def step_groups(group: Sequence[CodeLine]) -> list[tuple[list[str], list[CodeLine]]]:
-    """The statements of a group by what they do together, with the comments that say so."""
-    found = groupby(group, key=lambda line: line.does)
-    return [([f"#   {told}" for told in does], list(lines)) for does, lines in found]
-
-
-def _grouped(lines: Sequence[CodeLine], phase: str) -> list[str]:
-    texts: list[str] = []
-    for first, group in groups_of(lines):
-        if first.phase != phase and first.phase:
-            texts.append(f"    # ---- {first.phase} ----")
-        phase = first.phase
-        heading = group_heading(first)
-        if heading:
-            texts.append(f"    {heading}")
-        for does, lines_of_step in step_groups(group):
-            texts.extend(f"    {told}" for told in does)
-            texts.extend(_commented(lines_of_step))
-    return texts
+    parts = code_parts(lines, limit)
+    return [
+        text for part in parts for text in ([f"    {part.text}"] if isinstance(part, Comment) else _commented(part))
+    ]
 
 
 def _commented(group: Sequence[CodeLine]) -> list[str]:

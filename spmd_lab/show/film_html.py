@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spmd_lab.show.fragments import collectives_html, layout_html, line_html, moves_html
-from spmd_lab.show.graph_svg import graph_svg
 from spmd_lab.show.markup import Html, bold, code, details, escaped, image, joined, muted, scrolled, table, tag
 from spmd_lab.show.sentences import own_collectives, short_op
 from spmd_lab.show.strip_svg import strip_alt, strip_left, strip_svg
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from spmd_lab.show.film_records import FilmRecord, FrameRecord, HoldingRecord, LocalNodeRecord, TracedNodeRecord
     from spmd_lab.show.graph_records import GraphRecord
 
-__all__ = ["frame_html", "frame_title", "holdings_html", "step_card", "step_picture", "strip_html"]
+__all__ = ["frame_html", "frame_title", "holdings_html", "step_card", "strip_html"]
 
 _STAGE = "border-left:3px solid rgba(128,128,128,.4);padding:0 0 4px 10px;margin:6px 0"
 _CARD = "border-left:1px dotted;padding-left:8px;margin:2px 0 6px"
@@ -54,7 +53,7 @@ def frame_html(
     card : callable
         The card of another frame's step, as `step_card` makes it.
     picture : callable
-        The dispatch subgraph, as `step_picture` shows it.
+        The dispatch subgraph, as `step_html.step_picture` shows it.
     """
     frame = film.frames[index]
     step = frame.step
@@ -115,11 +114,6 @@ def step_card(film: FilmRecord, index: int) -> Html:
     gives = (tag("div", escaped("-> "), layout_html(each, local=True)) for each in frame.step.outputs if each)
     title = tag("div", escaped(frame_title(film, index)))
     return tag("div", title, tag("div", line_html(frame.step.line)), _propagated(frame), *gives, style=_CARD)
-
-
-def step_picture(record: GraphRecord) -> Html:
-    """The dispatch subgraph of a step as a picture."""
-    return image(graph_svg(record), record.alt)
 
 
 def _nodes(nodes: Sequence[LocalNodeRecord]) -> Html:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spmd_lab.show.code_text import group_heading, groups_of, step_groups
+from spmd_lab.show.code_text import Comment, code_parts
 from spmd_lab.show.markup import Html, bold, code, details, escaped, joined, muted, pre, table, tag
 from spmd_lab.show.sentences import tally_text
 from spmd_lab.show.theme import CODE, NOWRAP, PENDING, SYMBOLS, axis_colour
@@ -181,27 +181,13 @@ def arguments_html(noun: str, entries: Sequence[ArgumentRecord]) -> Html:
 
 def code_html(record: CodeRecord, limit: int | None = None) -> Html:
     """The statements of a graph, by line of the user's code; the middle of a long one is left out, and counted."""
-    lines = record.lines
-    if limit is None or len(lines) <= limit:
-        return pre(*_statements(lines, ""))
-    head = (limit + 1) // 2
-    gap = muted(f"# ... {len(lines) - limit:,} more statements ...\n")
-    tail = lines[len(lines) - (limit - head) :]
-    return pre(*_statements(lines[:head], ""), gap, *_statements(tail, lines[head - 1].phase))
+    return pre(*map(_code_part, code_parts(record.lines, limit)))
 
 
-def _statements(lines: Sequence[CodeLine], phase: str) -> list[Html]:
-    parts: list[Html] = []
-    for first, group in groups_of(lines):
-        if first.phase != phase and first.phase:
-            parts.append(tag("b", escaped(f"# ---- {first.phase} ----\n")))
-        phase = first.phase
-        heading = group_heading(first)
-        parts.extend([muted(f"{heading}\n")] if heading else [])
-        for does, lines_of_step in step_groups(group):
-            parts.extend(muted(f"{told}\n") for told in does)
-            parts.extend(_statement(line) for line in lines_of_step)
-    return parts
+def _code_part(part: Comment | list[CodeLine]) -> Html:
+    if not isinstance(part, Comment):
+        return joined(map(_statement, part))
+    return tag("b", escaped(f"{part.text}\n")) if part.parts else muted(f"{part.text}\n")
 
 
 def _statement(line: CodeLine) -> Html:

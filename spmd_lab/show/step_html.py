@@ -10,10 +10,11 @@ from spmd_lab.show.markup import Html, bold, code, details, escaped, image, join
 from spmd_lab.show.sentences import draws_sentence, own_collectives, short_op
 
 if TYPE_CHECKING:
+    from spmd_lab.show.graph_records import GraphRecord
     from spmd_lab.show.part_records import OperandRecord
     from spmd_lab.show.value_records import StepRecord
 
-__all__ = ["step_body", "step_details"]
+__all__ = ["step_body", "step_details", "step_picture"]
 
 
 def step_details(record: StepRecord) -> Html:
@@ -43,13 +44,18 @@ def step_body(record: StepRecord) -> Html:
         parts.append(tag("div", escaped("within: "), collectives_html(within)))
     parts.extend(tag("div", escaped("-> "), layout_html(layout, local=True)) for layout in record.outputs)
     if record.picture is not None:
-        parts.append(tag("div", image(graph_svg(record.picture), record.picture.alt)))
+        parts.append(tag("div", step_picture(record.picture)))
     if record.graph is not None:
         arguments = ", ".join(argument.name for argument in record.graph.arguments)
         results = ", ".join(result.name for result in record.graph.results)
         signature = joined([escaped("as rank 0 runs it "), code(muted(f"({arguments}) -> ({results})"))])
         parts.append(details(signature, code_html(record.graph)))
     return joined(parts)
+
+
+def step_picture(record: GraphRecord) -> Html:
+    """The dispatch subgraph of a step."""
+    return image(graph_svg(record), record.alt)
 
 
 def _operand_cells(operand: OperandRecord) -> tuple[Html, ...]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from spmd_lab.show.part_records import CodeRecord, LayoutRecord, LineRecord, OperandRecord
     from spmd_lab.show.value_records import DivergenceRecord
 
-__all__ = ["text"]
+__all__ = ["expansion_text", "text"]
 
 _STATEMENTS, _OUTPUTS = 60, 8
 
@@ -188,9 +188,16 @@ def _group_lines(record: GroupsRecord) -> list[str]:
 
 @text.register
 def _expansion(record: ExpansionRecord, *, full: bool = False) -> str:
+    return expansion_text(record)
+
+
+def expansion_text(record: ExpansionRecord, verdict: str = "") -> str:
+    """An expansion by the lines that send most; with the verdict of its proof, where there is one."""
+    truth = ", ".join(filter(None, (expansion_sentence(record), verdict)))
     totals = [f"{tally_text(each)} {bytes_text(each.sent_bytes)}" for each in record.totals]
     sent = [f"  sent per rank by axis and kind: {', '.join(totals)}"] if totals else []
-    return "\n".join([expansion_sentence(record), *sent, *_group_lines(record.lines), next_line(record)])
+    further = next_line(record, proved=bool(verdict))
+    return "\n".join([truth, *sent, *_group_lines(record.lines), further])
 
 
 @text.register

@@ -25,7 +25,8 @@ def whole_imports() -> Iterator[None]:
     >>> with whole_imports():
     ...     import torch
     """
-    if threading.current_thread() is not threading.main_thread():
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is None:  # none that Python could put back
         yield
         return
     pressed: list[int] = []

@@ -24,7 +24,7 @@ from spmd_lab.progress import counting, progress
 from tests.process import process_as_found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 ROOT = Path(__file__).parents[2]
@@ -169,14 +169,6 @@ def test_every_stage_says_how_far_it_is(
 # --- interrupts -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _hears_ctrl_c() -> Iterator[None]:
-    """As in any shell: what runs in the background of one may have been started deaf."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def interrupted_at(monkeypatch: pytest.MonkeyPatch, stage: str, place: int) -> None:
     """Press Ctrl+C when a stage has done so many of its pieces."""
     count = bars._Count.__call__
@@ -207,7 +199,7 @@ def whole() -> sl.Expansion:
         ("shaking", 9),
     ],
 )
-@pytest.mark.usefixtures("_hears_ctrl_c")
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_each_stage_can_be_interrupted(monkeypatch: pytest.MonkeyPatch, stage: str, place: int) -> None:
     before = whole()
     forget_subgraphs()
@@ -251,7 +243,7 @@ print(expansion.program.verify().ok)
     assert done.stdout == "interrupted True\nTrue\n", done.stderr
 
 
-@pytest.mark.usefixtures("_hears_ctrl_c")
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_a_process_group_outlives_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:

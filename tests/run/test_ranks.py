@@ -192,17 +192,14 @@ def test_a_rank_that_dies_ends_the_call_with_its_node(ranks: sl.Ranks) -> None:
     assert processes() == []
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_an_interrupt_of_the_kernel_interrupts_the_ranks(ranks: sl.Ranks) -> None:
     ranks.run(dist.get_rank)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may ignore it
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     start = time.monotonic()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            ranks.run(time.sleep, 60)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        ranks.run(time.sleep, 60)
     assert time.monotonic() - start < 10
     assert processes() == []
     assert list(Path(tempfile.gettempdir()).glob("spmd_lab_ranks_*")) == []
