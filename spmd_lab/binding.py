@@ -9,6 +9,7 @@ from torch import fx
 from spmd_lab.collectives import axis_of, group_argument, is_collective
 from spmd_lab.errors import MeshError
 from spmd_lab.mesh import Mesh
+from spmd_lab.torch_internals.gloo import mend_gathers
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -61,6 +62,8 @@ def check_device_mesh(mesh: Mesh, rank: int, device_mesh: DeviceMesh) -> None:
 
 def bound(graph_module: fx.GraphModule, device_mesh: DeviceMesh) -> fx.GraphModule:
     """A copy whose collectives name the groups of a real mesh instead of its axes."""
+    if device_mesh.device_type == "cpu":
+        mend_gathers()
     mesh = Mesh.from_device_mesh(device_mesh)
     graph = fx.Graph()
     nodes: dict[fx.Node, fx.Node] = {}

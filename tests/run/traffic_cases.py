@@ -28,7 +28,7 @@ PLACINGS: dict[str, tuple[dict[str, int], dict[str, object]]] = {
 
 _CALLS = {
     "c10d::allreduce_": "all_reduce",
-    "c10d::allgather_into_tensor_coalesced_": "all_gather",
+    "c10d::_allgather_base_": "all_gather",
     "c10d::reduce_scatter_tensor_coalesced_": "reduce_scatter",
     "c10d::alltoall_base_": "all_to_all",
 }
