@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spmd_lab.shown import Shown
+
 if TYPE_CHECKING:
     import os
     from pathlib import Path
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Drawn"]
 
 
-class Drawn:
+class Drawn(Shown):
     """A value that is a graph: a trace, the dispatch subgraph of a step, or what rank 0 runs of a program."""
 
     def draw(

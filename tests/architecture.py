@@ -14,6 +14,7 @@ PACKAGE = "spmd_lab"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("torch_internals",),
+    ("shown",),
     ("collectives", "drawn", "errors", "mesh", "elements", "layout", "notation", "parsing", "progress"),
     ("local_graph", "binding", "files", "streams"),
     ("without_data",),
@@ -21,6 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("trace",),
     ("expand",),
     ("spmd_expand",),
+    ("splicing",),
     ("rebuild",),
     ("explain",),
     ("prove", "rewrite", "saving"),

@@ -12,6 +12,7 @@ from torch import fx
 from spmd_lab.errors import ArgumentError, expect, nearest
 from spmd_lab.expand.found import StepList, Steps
 from spmd_lab.expand.values import Collective, Step
+from spmd_lab.shown import Shown
 
 if TYPE_CHECKING:
     import os
@@ -33,7 +34,7 @@ __all__ = ["Expansion"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Expansion:
+class Expansion(Shown):
     """What every operator of a program has, needs and becomes on a mesh.
 
     Parameters
@@ -196,16 +197,6 @@ class Expansion:
             for node in self.traced.graph_module.graph.nodes
             if node.target is operator.getitem and isinstance(node.args[0], fx.Node)
         }
-
-    def __repr__(self) -> str:
-        from spmd_lab.records import text
-
-        return text(self)
-
-    def _repr_html_(self) -> str:
-        from spmd_lab.records import html
-
-        return html(self)
 
     def film(self, values: bool = False) -> Film:
         """Every step, one at a time, in a notebook: what each stage does with it, and what a rank holds.

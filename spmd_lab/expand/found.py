@@ -1,10 +1,14 @@
-"""Several steps at once: all of an expansion, or those that are found in it."""
+"""Several steps at once: all of an expansion, or those that are found in it.
+
+They print one line for each step; of very many, those in the middle are counted.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, SupportsIndex, cast, overload
+from typing import TYPE_CHECKING, SupportsIndex, overload
 
 from spmd_lab.errors import expect
+from spmd_lab.shown import Shown
 
 if TYPE_CHECKING:
     from spmd_lab.expand.values import Step
@@ -15,21 +19,7 @@ __all__ = ["StepList", "Steps"]
 _HINT = "a position or a slice; expansion[...] finds steps by name, module and line"
 
 
-class _Listed:
-    """Prints one line for each step, and unfolds in a notebook; of very many, those in the middle are counted."""
-
-    def __repr__(self) -> str:
-        from spmd_lab.records import text
-
-        return text(cast("Steps | StepList", self))
-
-    def _repr_html_(self) -> str:
-        from spmd_lab.records import html
-
-        return html(cast("Steps | StepList", self))
-
-
-class Steps(_Listed, tuple["Step", ...]):
+class Steps(Shown, tuple["Step", ...]):
     """The steps of an expansion, in order."""
 
     @overload
@@ -41,7 +31,7 @@ class Steps(_Listed, tuple["Step", ...]):
         return Steps(super().__getitem__(key)) if isinstance(key, slice) else super().__getitem__(key)
 
 
-class StepList(_Listed, list["Step"]):
+class StepList(Shown, list["Step"]):
     """The steps that `Expansion` finds for a key."""
 
     @overload

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from spmd_lab.drawn import Drawn
+from spmd_lab.shown import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +109,7 @@ def ring_bytes(kind: CollectiveKind, payload_bytes: int, group_size: int) -> int
 
 
 @dataclass(frozen=True, repr=False)
-class Collective:
+class Collective(Shown):
     """One communication between the ranks of one axis.
 
     ``sent_bytes_per_rank`` is that of the ring algorithm over a group of n ranks and a full message of B bytes
@@ -148,16 +149,6 @@ class Collective:
     source: Source | None
     have: Layout
     need: Layout
-
-    def __repr__(self) -> str:
-        from spmd_lab.records import text
-
-        return text(self)
-
-    def _repr_html_(self) -> str:
-        from spmd_lab.records import html
-
-        return html(self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -214,13 +205,3 @@ class Step(Drawn):
     def local_graph_for(self, rank: int) -> fx.GraphModule:
         """The dispatch subgraph as a given rank runs it."""
         return self._subgraph(rank)
-
-    def __repr__(self) -> str:
-        from spmd_lab.records import text
-
-        return text(self)
-
-    def _repr_html_(self) -> str:
-        from spmd_lab.records import html
-
-        return html(self)

@@ -10,6 +10,7 @@ from spmd_lab.collectives import CollectiveKind
 from spmd_lab.errors import ArgumentError, expect, nearest
 from spmd_lab.expand.values import Collective
 from spmd_lab.explain.frames import frame_of
+from spmd_lab.shown import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +26,7 @@ _KINDS = get_args(CollectiveKind)
 _PHASES = ("forward", "backward")
 
 
-class CollectiveTable(Sequence[Collective]):
+class CollectiveTable(Shown, Sequence[Collective]):
     """The collectives of an expansion, in the order of the program.
 
     Parameters
@@ -148,16 +149,6 @@ class CollectiveTable(Sequence[Collective]):
         """
         return frame_of((_row(found) for found in self._collectives), _COLUMNS)
 
-    def __repr__(self) -> str:
-        from spmd_lab.records import text
-
-        return text(self)
-
-    def _repr_html_(self) -> str:
-        from spmd_lab.records import html
-
-        return html(self)
-
 
 @dataclass(frozen=True)
 class CollectiveGroup:
@@ -190,7 +181,7 @@ class CollectiveGroup:
         return self.collectives.total("sent_bytes_per_rank")
 
 
-class CollectiveGroups(Mapping[str, CollectiveGroup]):
+class CollectiveGroups(Shown, Mapping[str, CollectiveGroup]):
     """Groups of collectives by one property, those that send most first.
 
     Parameters
@@ -215,16 +206,6 @@ class CollectiveGroups(Mapping[str, CollectiveGroup]):
 
     def __len__(self) -> int:
         return len(self._groups)
-
-    def __repr__(self) -> str:
-        from spmd_lab.records import text
-
-        return text(self)
-
-    def _repr_html_(self) -> str:
-        from spmd_lab.records import html
-
-        return html(self)
 
 
 def _check(argument: str, value: object, allowed: Iterable[str]) -> None:

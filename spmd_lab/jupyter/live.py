@@ -13,7 +13,7 @@ from spmd_lab.jupyter.choices import groups_of
 from spmd_lab.records import brief_record_of, html
 from spmd_lab.show.change_html import change_html
 from spmd_lab.show.markup import escaped, muted, pre, tag
-from spmd_lab.show.theme import BAD, FRAME
+from spmd_lab.show.theme import BAD, FRAME, ink
 
 if TYPE_CHECKING:
     from spmd_lab.expand.expansion import Expansion
@@ -88,7 +88,7 @@ class LiveLayouts:
                 **expansion.options,
             )
         except SpmdLabError as error:
-            told = tag("pre", escaped(str(error)), style=f"color:{BAD};white-space:pre-wrap")
+            told = tag("pre", escaped(str(error)), style=f"{ink(BAD)};white-space:pre-wrap")
             self.change.value = told + muted("below is still the expansion before this choice")
             return
         self.before, self.expansion = expansion, after

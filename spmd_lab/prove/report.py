@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spmd_lab.errors import VerificationError
+from spmd_lab.shown import Shown
 
 if TYPE_CHECKING:
     from spmd_lab.expand import Step
@@ -83,7 +84,7 @@ class Divergence:
 
 
 @dataclass(frozen=True, repr=False)
-class VerifyReport:
+class VerifyReport(Shown):
     """What came out of running the program of every rank, and comparing it with one device.
 
     Parameters
@@ -163,13 +164,3 @@ class VerifyReport:
             layouts=layouts,
             hint=f"look at expansion[{first.step.name!r}]" if first.step is not None else "look at what is returned",
         )
-
-    def __repr__(self) -> str:
-        from spmd_lab.records import text
-
-        return text(self)
-
-    def _repr_html_(self) -> str:
-        from spmd_lab.records import html
-
-        return html(self)

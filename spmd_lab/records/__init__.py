@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from spmd_lab.layout import Layout
     from spmd_lab.prove import VerifyReport
     from spmd_lab.rebuild import Program
-    from spmd_lab.records.adapter import Shown
     from spmd_lab.show.film_records import FilmRecord
     from spmd_lab.show.picture import Picture
     from spmd_lab.show.value_records import ExpansionRecord
+    from spmd_lab.shown import Shown
 
 __all__ = [
     "brief_record_of",

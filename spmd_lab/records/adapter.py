@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial, singledispatch
 from itertools import groupby
-from typing import Union
+from typing import TYPE_CHECKING
 
 from spmd_lab.expand.expansion import Expansion
 from spmd_lab.expand.found import StepList, Steps
@@ -21,28 +21,17 @@ from spmd_lab.records.traces import trace_record
 from spmd_lab.show.value_records import GapRecord, Record, StepRecord, StepsRecord
 from spmd_lab.trace.values import TracedGraph
 
-__all__ = ["Shown", "adapt", "adapt_briefly"]
+if TYPE_CHECKING:
+    from spmd_lab.shown import Shown
 
-Shown = Union[  # noqa: UP007
-    TracedGraph,
-    Step,
-    Steps,
-    StepList,
-    Expansion,
-    Collective,
-    CollectiveTable,
-    CollectiveGroups,
-    Program,
-    VerifyReport,
-]
-
+__all__ = ["adapt", "adapt_briefly"]
 
 _STEPS, _ENDS = 60, 5
 """Of more than so many steps some are left out, but never the first and last few."""
 
 
 @singledispatch
-def adapt(value: object) -> Record:
+def adapt(value: Shown) -> Record:
     """The record of a value."""
     raise TypeError(f"no record for a {type(value).__name__}")
 

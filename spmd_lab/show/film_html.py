@@ -11,7 +11,7 @@ from spmd_lab.show.fragments import collectives_html, layout_html, line_html, mo
 from spmd_lab.show.markup import Html, bold, code, details, escaped, image, joined, muted, scrolled, table, tag
 from spmd_lab.show.sentences import own_collectives, short_op
 from spmd_lab.show.strip_svg import strip_alt, strip_left, strip_svg
-from spmd_lab.show.theme import AXIS_COLOURS, CODE, FRAME, NOWRAP, SCROLL, axis_colour
+from spmd_lab.show.theme import AXIS_COLOURS, CODE, FRAME, NOWRAP, SCROLL, axis_colour, ink
 from spmd_lab.show.units import bytes_text, count_text
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _called(node: LocalNodeRecord) -> Html:
     statement = escaped(node.line.statement)
     if node.collective is None:
         return code(statement)
-    return tag("b", statement, style=f"{CODE};color:{axis_colour(node.line.axis)}")
+    return tag("b", statement, style=f"{CODE};{ink(axis_colour(node.line.axis))}")
 
 
 def _local_card(node: LocalNodeRecord) -> Html:

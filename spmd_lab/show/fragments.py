@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from spmd_lab.show.code_text import Comment, code_parts
 from spmd_lab.show.markup import Html, bold, code, details, escaped, joined, muted, pre, table, tag
 from spmd_lab.show.sentences import tally_text
-from spmd_lab.show.theme import CODE, NOWRAP, PENDING, SYMBOLS, axis_colour
+from spmd_lab.show.theme import CODE, NOWRAP, PENDING, SYMBOLS, axis_colour, ink
 from spmd_lab.show.units import bytes_text, count_text, counted
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ __all__ = [
 
 
 def _span_html(span: Span) -> Html:
-    return escaped(span.text) if span.axis < 0 else bold(span.text, f"color:{axis_colour(span.axis)}")
+    return escaped(span.text) if span.axis < 0 else bold(span.text, ink(axis_colour(span.axis)))
 
 
 def mesh_html(axes: Sequence[AxisRecord]) -> Html:
     """``dp=2 x tp=4``, each axis in its colour."""
     named = (
-        joined([bold(axis.name, f"color:{axis_colour(position)}"), escaped(f"={axis.size}")])
+        joined([bold(axis.name, ink(axis_colour(position))), escaped(f"={axis.size}")])
         for position, axis in enumerate(axes)
     )
     return joined(named, " x ")
@@ -76,7 +76,7 @@ def line_html(line: LineRecord | None) -> Html:
 
 def _symbol(kind: str, axes: Sequence[Span]) -> Html:
     colour = axis_colour(axes[0].axis if axes else -1)
-    return tag("span", escaped(SYMBOLS.get(kind, "○")), style=f"color:{colour}")
+    return tag("span", escaped(SYMBOLS.get(kind, "○")), style=ink(colour))
 
 
 def _called(kind: str, axes: Sequence[Span]) -> Html:
@@ -192,5 +192,5 @@ def _code_part(part: Comment | list[CodeLine]) -> Html:
 
 def _statement(line: CodeLine) -> Html:
     told = escaped(line.statement)
-    statement = told if line.axis < 0 else tag("b", told, style=f"color:{axis_colour(line.axis)}")
+    statement = told if line.axis < 0 else tag("b", told, style=ink(axis_colour(line.axis)))
     return joined([statement, muted(f"  # {line.comment}") if line.comment else Html(""), Html("\n")])

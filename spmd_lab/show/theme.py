@@ -1,7 +1,8 @@
 """Every colour and style, in one place.
 
 Pages are read on white and on black, so each colour has a contrast of at least 4.5 to 1 on both: the hues of Okabe and
-Ito ("Color Universal Design", 2008), brought to the one lightness that allows it. Text takes the page's own colour.
+Ito ("Color Universal Design", 2008), brought to the one lightness that allows it. Text takes the page's own colour, or
+leans towards it: the greys that notebooks take for a dark ground leave less contrast than black does.
 Styles stand in the elements, because a notebook that is not trusted drops style sheets.
 """
 
@@ -28,6 +29,7 @@ __all__ = [
     "axis_colour",
     "badge",
     "column",
+    "ink",
 ]
 
 GROUND = "@media (prefers-color-scheme: dark){:root{background:black}}"
@@ -53,6 +55,11 @@ INDENT = "margin-left:1.2em"
 def axis_colour(axis: int) -> str:
     """The colour of the axis at this position of the mesh; grey for no axis."""
     return GREY if axis < 0 else AXIS_COLOURS[axis % len(AXIS_COLOURS)]
+
+
+def ink(colour: str) -> str:
+    """The colour of text, brought nearer to that of the page's text; as it is where colours cannot be mixed."""
+    return f"color:{colour};color:color-mix(in srgb,{colour} 70%,currentColor)"
 
 
 def badge(colour: str) -> str:

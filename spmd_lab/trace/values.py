@@ -241,16 +241,6 @@ class TracedGraph(Drawn):
             if node.op == "call_function" and node.target is not operator.getitem
         )
 
-    def __repr__(self) -> str:
-        from spmd_lab.records import text
-
-        return text(self)
-
-    def _repr_html_(self) -> str:
-        from spmd_lab.records import html
-
-        return html(self)
-
     def to_text(self) -> str:
         """The whole code, where ``repr`` leaves out the middle of long code."""
         from spmd_lab.records import text

@@ -58,10 +58,17 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(FOUND is None, reason="axe-core is not installed")]
 
 
-def test_the_card(browser: Browser, expansion: sl.Expansion, report: VerifyReport, tmp_path: Path) -> None:
+def dark(ground: str, text: str) -> str:
+    return f"@media (prefers-color-scheme: dark){{:root{{background:{ground};color:{text}}}}}"
+
+
+@pytest.mark.parametrize(
+    "ground", [GROUND, dark("#111", "#dedede"), dark("#1e1e1e", "#ccc")], ids=["black", "JupyterLab", "VS Code"]
+)
+def test_the_card(browser: Browser, expansion: sl.Expansion, report: VerifyReport, ground: str, tmp_path: Path) -> None:
     path = tmp_path / "card.html"
     head = '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
-    head += f"<style>{GROUND}</style>"
+    head += f"<style>{ground}</style>"
     card = expansion.card(report)._repr_html_()
     path.write_text(f"{head}<title>card</title><main><h1>a notebook</h1>{card}</main>", encoding="utf-8")
     assert faults(browser, path, "details") == []
