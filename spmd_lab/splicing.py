@@ -13,6 +13,7 @@ from spmd_lab.collectives import is_collective
 from spmd_lab.errors import RebuildError
 from spmd_lab.expand.resolve import output_nodes
 from spmd_lab.progress import progress
+from spmd_lab.trace.uses import reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -127,12 +128,10 @@ def _identifier(name: str) -> str:
 def _splice_call(splicer: _Splicer, node: fx.Node) -> None:
     if node.name not in splicer.steps:
         raise RebuildError(f"{node.name} has no step", node=f"{node.name}: {node.target}")
-    read: list[fx.Node] = []
-    fx.map_arg((node.args, node.kwargs), read.append)
     several = isinstance(node.meta.get("val"), (tuple, list))
     values = _names_of_parts(node) if several else [node.name]
     step = splicer.steps[node.name]
-    operands = [splicer.read(each, operand) for each, operand in zip(read, step.operands, strict=True)]
+    operands = [splicer.read(each, operand) for each, operand in zip(reads(node), step.operands, strict=True)]
     marks = {key: node.meta[key] for key in ("checkpoint", "kept") if key in node.meta}
     made = splicer.step(step, operands, values, **marks)
     if several:

@@ -13,6 +13,7 @@ from spmd_lab.errors import ArgumentError, expect, nearest
 from spmd_lab.expand.found import StepList, Steps
 from spmd_lab.expand.values import Collective, Step
 from spmd_lab.shown import Shown
+from spmd_lab.trace.uses import producer
 
 if TYPE_CHECKING:
     import os
@@ -190,13 +191,7 @@ class Expansion(Shown):
 
     @cached_property
     def _producers(self) -> dict[str, str]:
-        import operator
-
-        return {
-            node.name: node.args[0].name
-            for node in self.traced.graph_module.graph.nodes
-            if node.target is operator.getitem and isinstance(node.args[0], fx.Node)
-        }
+        return {node.name: producer(node).name for node in self.traced.graph_module.graph.nodes}
 
     def film(self, values: bool = False) -> Film:
         """Every step, one at a time, in a notebook: what each stage does with it, and what a rank holds.

@@ -20,9 +20,10 @@ from spmd_lab.prove.tally import Tally
 from spmd_lab.prove.tolerance import Shaker, noise_of
 from spmd_lab.streams import Stream, common_draw
 from spmd_lab.torch_internals.operators import is_operator, is_random, is_view
+from spmd_lab.trace.uses import last_uses, producer, reads
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from spmd_lab.expand import Expansion
     from spmd_lab.layout import Layout
@@ -70,10 +71,10 @@ class Follower:
         self._stream = Stream()
         self._steps = {step.name: step for step in expansion.steps}
         self._nodes = tuple(traced.graph_module.graph.nodes)
-        self._reads = {node.name: _reads(node) for node in self._nodes}
+        self._reads = {node.name: reads(node) for node in self._nodes}
         self._gathers = {node.name: self._gathered_for(node) for node in self._nodes}
         self._position = 0
-        self._frees = _last_uses(self._nodes, self._gathers)
+        self._frees = last_uses(self._nodes, lambda node: self._gathers[node.name].values())
         self._held: dict[fx.Node | str, Any] = {}
         self._moved: dict[tuple[str, str], Whole] = {}
         self._made: dict[fx.Node | str, Made] = {}
@@ -129,7 +130,7 @@ class Follower:
         unnamed = [_unnamed(graph) for graph in graphs]
         for position, (name, node, layout) in enumerate(self._outputs):
             if layout is not None and any(position in each for each in unnamed):
-                step = name if name in self._steps else _producer(node).name
+                step = name if name in self._steps else producer(node).name
                 self._judge(step, name, layout, self._held[node], [each[position] for each in results])
 
     # --- following ---
@@ -191,7 +192,7 @@ class Follower:
         return Whole(expected, seen.abs() if seen.shape == expected.shape else None)
 
     def _draws_locally(self, node: fx.Node) -> bool:
-        step = self._steps.get(_producer(node).name)
+        step = self._steps.get(producer(node).name)
         return step is not None and step.draws_locally
 
     def _taken(self, node: fx.Node, expected: Any) -> Any:
@@ -204,7 +205,7 @@ class Follower:
             drawn = Whole(expected)
         else:
             drawn = assemble(layout, tensors, replicas(layout)[0])
-        self._judge(_producer(node).name, node.name, layout, drawn, tensors)
+        self._judge(producer(node).name, node.name, layout, drawn, tensors)
         self.taken += 1
         return drawn
 
@@ -240,7 +241,7 @@ class Follower:
         )
         if verdict.whole is not None and verdict.whole.scale is not None:
             self.scales[node.name] = verdict.whole.scale
-        self.tally.add(_producer(node).name, node.name, layout, verdict)
+        self.tally.add(producer(node).name, node.name, layout, verdict)
         return verdict
 
     def _judge_resolved(self, name: str, tensors: Sequence[Any]) -> None:
@@ -270,12 +271,6 @@ def _usable(verdict: Verdict) -> Whole | None:
     return whole if whole is not None and (verdict.fault is None or is_inexact(whole.value.dtype)) else None
 
 
-def _producer(node: fx.Node) -> fx.Node:
-    """The operator that makes a value: one of several outputs is read by a getitem."""
-    source = node.args[0] if node.target is operator.getitem else node
-    return source if isinstance(source, fx.Node) else node
-
-
 def _unnamed(graph: fx.Graph) -> set[int]:
     """The outputs of a graph that are made of values, and carry no name of one, as a pass may add them."""
     returned: Any = next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
@@ -284,24 +279,3 @@ def _unnamed(graph: fx.Graph) -> set[int]:
         for position, node in enumerate(returned)
         if isinstance(node, fx.Node) and node.op == "call_function" and "spmd_value" not in node.meta
     }
-
-
-def _reads(node: fx.Node) -> list[fx.Node]:
-    """The values that a node reads, in order, one as often as it stands there: the operands of its step."""
-    found: list[fx.Node] = []
-    fx.map_arg((node.args, node.kwargs), found.append)
-    return found
-
-
-def _last_uses(
-    nodes: Sequence[fx.Node], gathers: Mapping[str, Mapping[fx.Node, str]]
-) -> dict[fx.Node, list[fx.Node | str]]:
-    """The values, and what is gathered of them, that are not needed after each node."""
-    last: dict[fx.Node | str, fx.Node] = {}
-    for node in nodes:
-        last[node] = node
-        last.update(dict.fromkeys((*node.all_input_nodes, *gathers[node.name].values()), node))
-    frees: dict[fx.Node, list[fx.Node | str]] = {}
-    for value, user in last.items():
-        frees.setdefault(user, []).append(value)
-    return frees

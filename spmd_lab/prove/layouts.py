@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import fx
@@ -11,6 +10,7 @@ from spmd_lab.prove.algebra import DIVIDED, WHOLE, Finding, State, in_words, lea
 from spmd_lab.prove.collectives import is_collective, request_of
 from spmd_lab.prove.names import Names
 from spmd_lab.prove.one_rank import operand_ends
+from spmd_lab.trace.uses import producer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -232,7 +232,7 @@ class _Walk:
             if layout is None or not isinstance(origin, fx.Node) or not isinstance(value, fx.Node):
                 continue
             name = f"resolve:{output.name}"
-            step = name if name in self.steps else _producer(origin)
+            step = name if name in self.steps else producer(origin).name
             name = step if name in self.steps else self.names.shown.get(origin.name, origin.name)
             found = self.known.get(value)
             if found is None or (found.origin not in (name, _SEVERAL) and name in self.present):
@@ -267,8 +267,3 @@ def _last(traced: TracedGraph) -> fx.Node:
 def _flat(output: fx.Node) -> tuple[object, ...]:
     (returned,) = output.args
     return tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
-
-
-def _producer(node: fx.Node) -> str:
-    source = node.args[0] if node.target is operator.getitem else node
-    return source.name if isinstance(source, fx.Node) else node.name

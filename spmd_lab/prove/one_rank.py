@@ -13,6 +13,7 @@ from spmd_lab.prove.collectives import WAIT, Request, is_collective, request_of
 from spmd_lab.streams import Stream, draw_locally
 from spmd_lab.torch_internals.mutation import is_mutating
 from spmd_lab.torch_internals.operators import is_operator, is_random
+from spmd_lab.trace.uses import last_uses
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -97,27 +98,13 @@ class Plan:
             node.target is draw_locally or (is_operator(node.target) and is_random(node.target)) for node in self.nodes
         )
         self.mutates = any(node.op == "call_function" and is_mutating(node.target) for node in self.nodes)
-        self.frees = self._last_uses()
+        self.frees = last_uses(self.nodes, lambda node: self.ends[node][2:] if node in self.ends else ())
 
     @property
     def stops(self) -> int:
         """How often a rank has something to report, or waits for others."""
         values = [node for node in self.nodes if "spmd_value" in node.meta and node.op != "placeholder"]
         return len(self.ends) + len(values) + sum(map(_is_meeting, self.nodes))
-
-    def _last_uses(self) -> dict[fx.Node, list[fx.Node]]:
-        """The values that are not needed after each node."""
-        last: dict[fx.Node, fx.Node] = {}
-        for node in self.nodes:
-            last[node] = node
-            for read in node.all_input_nodes:
-                last[read] = node
-            if node in self.ends:
-                last[self.ends[node][2]] = node
-        frees: dict[fx.Node, list[fx.Node]] = {}
-        for value, user in last.items():
-            frees.setdefault(user, []).append(value)
-        return frees
 
 
 class Run:
