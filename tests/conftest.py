@@ -14,9 +14,13 @@ import hypothesis
 import pytest
 import torch
 import torch.distributed as dist
+from nbval.plugin import IPyNbCell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+NOTEBOOKS_RUN_WITH = "2.13"
+"""The torch whose traces the notebooks show."""
 
 hypothesis.settings.register_profile("spmd_lab", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("spmd_lab")
@@ -37,6 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in missing.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+        if isinstance(item, IPyNbCell) and not torch.__version__.startswith(NOTEBOOKS_RUN_WITH):
+            item.parent.skip_compare += ("text/html",)  # other releases name and count operators otherwise
 
 
 @pytest.fixture
