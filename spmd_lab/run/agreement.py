@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 
 from spmd_lab.mesh import Mesh
-from spmd_lab.torch_internals.gloo import mend_gathers
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -32,7 +31,6 @@ def digest(value: object) -> int:
 
 def exchange_digests(number: int, device_mesh: DeviceMesh) -> tuple[int, ...]:
     """The number that each rank of a mesh holds, in the order of the mesh: one small all_gather per axis."""
-    mend_gathers()
     held = torch.tensor([number], dtype=torch.int64, device=device_mesh.device_type)
     for axis in reversed(range(device_mesh.ndim)):
         group = device_mesh.get_group(axis).group_name

@@ -76,7 +76,7 @@ def line_html(line: LineRecord | None) -> Html:
 
 def _symbol(kind: str, axes: Sequence[Span]) -> Html:
     colour = axis_colour(axes[0].axis if axes else -1)
-    return tag("span", escaped(SYMBOLS.get(kind, "○")), style=ink(colour))
+    return tag("span", escaped(SYMBOLS.get(kind, "○")), style=f"color:{colour}")
 
 
 def _called(kind: str, axes: Sequence[Span]) -> Html:

@@ -58,7 +58,7 @@ def axis_colour(axis: int) -> str:
 
 
 def ink(colour: str) -> str:
-    """The colour of text, brought nearer to that of the page's text; as it is where colours cannot be mixed."""
+    """The colour of text, brought nearer to the page's own; symbols and bars, which are no text, keep theirs."""
     return f"color:{colour};color:color-mix(in srgb,{colour} 70%,currentColor)"
 
 
